@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import benchmark_targets, measure, row
+from collage.backends.base import BuildContext
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
 from collage.frontend import Function, import_model
@@ -118,7 +119,9 @@ def main() -> None:
         for number, block in enumerate(BLOCKS):
             with tempfile.TemporaryDirectory() as folder:
                 function = function_of(block, Path(folder))
-                targets = list(benchmark_targets(function, backends, arguments.threads))
+                targets = list(
+                    benchmark_targets(function, backends, BuildContext(arguments.threads))
+                )
                 if number == 0:
                     names = "".join(
                         f"{target.name:>{max(9, len(target.name) + 2)}}" for target in targets

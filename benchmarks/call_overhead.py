@@ -31,7 +31,7 @@ from tvm import relax
 
 import collage
 from benchmarks.results import machine, write_section
-from collage.backends.base import Backend, PluginKernel
+from collage.backends.base import Backend, BuildContext, PluginKernel
 from collage.backends.registry import all_backends
 from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
@@ -83,7 +83,7 @@ def compiled(backend: Backend, function: Function) -> PluginKernel | None:
     reason = backend.availability().reason or backend.unsupported(function, 0)
     if reason:
         raise BackendError(reason)
-    kernel = backend.compile(function, 1, threads=1)
+    kernel = backend.compile(function, 1, BuildContext(1))
     return kernel if isinstance(kernel, PluginKernel) else None
 
 

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from collage.backends.base import Availability, Backend, BackendStyle, Kernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, Kernel
 from collage.graph.builder import GraphBuilder
 from collage.graph.dataflow import DataflowGraph
 from collage.rules import find_candidates
@@ -69,7 +69,9 @@ class AnyBackend(Backend):
     def unsupported(self, function: object, node: int) -> str | None:
         return None
 
-    def compile(self, function: object, nodes: int, threads: int, variant: str = "") -> Kernel:
+    def compile(
+        self, function: object, nodes: int, context: BuildContext, variant: str = ""
+    ) -> Kernel:
         raise NotImplementedError
 
 

@@ -35,6 +35,7 @@ from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.rules import single_backend_partition
+from collage.runtime.target import Target
 
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")
 TESTS_S = 150
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no GPU here: {reason}. Nothing was run and nothing was written.", file=sys.stderr)
         return NO_GPU
     page = Page(parsed.output)
-    environment = this_environment(1, "cuda")
+    environment = this_environment(1, Target.CUDA)
     backends = known_backends(None, "cuda")
     page.add(*_head(environment, backends))
     passed = True
@@ -157,7 +158,7 @@ def measure_model(
     for backend in backends:
         if time.monotonic() > end:
             break
-        device = backend.device
+        device = Target(backend.device)
         measurer = LocalMeasurer(
             [function],
             [backend],

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
+from collage.backends.base import BuildContext
 from collage.backends.registry import available_backends
 from collage.cli.option_arguments import add_option, written_options
 from collage.frontend import Function, import_model
@@ -36,6 +37,7 @@ from collage.report.data import RegionReport
 from collage.report.stored_report import read_report
 from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
+from collage.runtime.target import Target
 
 WAYS = ("measured", "cold", "pages", "dirty")
 
@@ -68,7 +70,7 @@ def kernels_of(function: Function, regions: Sequence[RegionReport]) -> list[Kern
         if region.backend not in backends or region.measured_s is None:
             continue
         nodes = index_set(region.nodes)
-        kernel = backends[region.backend].compile(function, nodes, 1, region.variant)
+        kernel = backends[region.backend].compile(function, nodes, BuildContext(1), region.variant)
         call, constants = callable_kernel(kernel, 1)
         inputs, outputs = (
             [values[backend] for backend in names] for names in region_values(function, nodes)
@@ -159,7 +161,9 @@ def main() -> None:
         model = import_model(arguments.model, shapes=shapes, work_dir=Path(folder))
         function = model.functions[0]
         kernels = kernels_of(function, regions)
-        rows = compare(kernels, Alone(model_sweep(function, "cpu").size_bytes), arguments.rounds)
+        rows = compare(
+            kernels, Alone(model_sweep(function, Target.CPU).size_bytes), arguments.rounds
+        )
     show(kernels, rows)
 
 

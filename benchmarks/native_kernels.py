@@ -15,6 +15,7 @@ import numpy as np
 import tvm_ffi
 
 from benchmarks.native_regions import REGIONS, make_region
+from collage.backends.base import BuildContext
 from collage.backends.registry import available_backends
 from collage.errors import BackendError
 from collage.frontend import Function
@@ -32,7 +33,7 @@ Times = Mapping[str, float]
 def compiled(function: Function, backend: str) -> tuple[Callable[[], object], list[np.ndarray]]:
     """Return a call of the whole function on one backend, and its output buffers."""
     nodes = (1 << len(function.graph)) - 1
-    kernel = available_backends([backend])[0].compile(function, nodes, threads=1)
+    kernel = available_backends([backend])[0].compile(function, nodes, BuildContext(1))
     call, constants = callable_kernel(kernel, 1)
     inputs, outputs = region_values(function, nodes)
     values = random_inputs(function, seed=7)

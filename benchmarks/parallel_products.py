@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import TimedKernel, measure
-from collage.backends.base import Backend
+from collage.backends.base import Backend, BuildContext
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
 from collage.errors import BackendError
@@ -99,7 +99,7 @@ def _call(
     function: Function, backend: Backend, variant: str, region: IndexSet
 ) -> Callable[[], object]:
     names, results = region_values(function, region)
-    call, _ = callable_kernel(backend.compile(function, region, 1, variant), 1)
+    call, _ = callable_kernel(backend.compile(function, region, BuildContext(1), variant), 1)
     arrays = [np.ones(function.graph.types[name].shape, np.float32) for name in (*names, *results)]
     tensors = as_tensors([aligned_copy(array) for array in arrays])
     return lambda: call(*tensors)

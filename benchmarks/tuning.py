@@ -19,6 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import TimedKernel, benchmark_targets, measure
+from collage.backends.base import BuildContext
 from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.backends.cpu.tvm import TvmBackend
 from collage.backends.registry import available_backends
@@ -142,13 +143,13 @@ def targets_of(function: Function, trace: str, folder: Path) -> Iterator[TimedKe
     """Compile the function tuned, by rules, and with every library in every variant."""
     if trace:
         tuned = TvmBackend()
-        tuned.tuned_schedules_dir = folder / "tuned_schedules"
-        tuned.variants = (write_trace(folder / "tuned_schedules", trace),)
-        (kernel,) = benchmark_targets(function, [tuned], 1)
+        schedules = folder / "tuned_schedules"
+        tuned.variants = (write_trace(schedules, trace),)
+        (kernel,) = benchmark_targets(function, [tuned], BuildContext(1, schedules))
         yield TimedKernel("tuned", kernel.run, kernel.nanoseconds)
-    (kernel,) = benchmark_targets(function, [TvmBackend()], 1)
+    (kernel,) = benchmark_targets(function, [TvmBackend()], BuildContext(1))
     yield TimedKernel("rules", kernel.run, kernel.nanoseconds)
-    yield from benchmark_targets(function, available_backends(LIBRARIES), 1)
+    yield from benchmark_targets(function, available_backends(LIBRARIES), BuildContext(1))
 
 
 def row(targets: Sequence[TimedKernel]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.backends.base import Backend
+from collage.backends.base import Backend, BuildContext
 from collage.backends.cpu.winograd import WinogradBackend
 from collage.backends.registry import available_backends
 from collage.frontend import Function, import_model
@@ -88,7 +88,7 @@ def function_of(shape: ConvShape, folder: Path) -> Function:
 
 
 def benchmark_targets(
-    function: Function, backends: list[Backend], threads: int
+    function: Function, backends: list[Backend], context: BuildContext
 ) -> Iterator[TimedKernel]:
     """Compile the function with every backend in every variant."""
     names, results = region_values(function, function.graph.everything)
@@ -96,8 +96,8 @@ def benchmark_targets(
     random = np.random.default_rng(1)
     for backend in backends:
         for variant in backend.variants:
-            kernel = backend.compile(function, function.graph.everything, threads, variant)
-            call, constants = callable_kernel(kernel, threads)
+            kernel = backend.compile(function, function.graph.everything, context, variant)
+            call, constants = callable_kernel(kernel, context.threads)
             arrays = [random.standard_normal(types[name].shape, np.float32) for name in names]
             arrays += [*constants, *(np.zeros(types[name].shape, np.float32) for name in results)]
             tensors = as_tensors([aligned_copy(array) for array in arrays])
@@ -145,7 +145,9 @@ def main() -> None:
         for number, shape in enumerate(SHAPES):
             with tempfile.TemporaryDirectory() as folder:
                 function = function_of(shape, Path(folder))
-                targets = list(benchmark_targets(function, backends, arguments.threads))
+                targets = list(
+                    benchmark_targets(function, backends, BuildContext(arguments.threads))
+                )
                 if number == 0:
                     names = "".join(
                         f"{target.name:>{max(9, len(target.name) + 2)}}" for target in targets

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from collage.errors import OptionError
 from collage.option_declaration import declaration_of, declare
 from collage.option_text import parse_dims, parse_duration, parse_names, parse_shapes, parse_size
+from collage.runtime.target import Target
 
 if TYPE_CHECKING:
     from collage.backends.base import Backend
@@ -215,6 +216,11 @@ class Options:
             return self.cache_dir
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(base) / "collage"
+
+    @property
+    def target(self) -> Target:
+        """The device and its rules."""
+        return Target(self.device)
 
     @property
     def may_reduce(self) -> bool:

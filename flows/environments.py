@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from collage.errors import OptionError
 from collage.options import DeviceName
 from collage.pipeline.compile_service import CompileService, LocalCompileService, check_device
+from collage.runtime.target import Target
 from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ def chosen_environments(
         configured = ", ".join(environment_names(settings))
         raise OptionError(
             f"no environment is for {device}, there are {configured}: describe one with device: {device}"
-            + (" and gpuResource: nvidia.com/gpu" if device == "cuda" else "")
+            + (
+                " and gpuResource: nvidia.com/gpu"
+                if device is not None and Target(device).is_gpu
+                else ""
+            )
         )
     return choices
 

@@ -15,6 +15,7 @@ from onnx.helper import make_node as node
 
 import collage
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import BuildContext
 from collage.backends.registry import available_backends
 from collage.errors import ModelError, SearchError
 from collage.frontend.region import region_values
@@ -198,7 +199,7 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
     planned = []
     for name, nodes in (("onnxruntime", 0b011), ("tvm", 0b100)):
         (backend,) = available_backends((name,))
-        kernel = backend.compile(function, nodes, 1)
+        kernel = backend.compile(function, nodes, BuildContext(1))
         planned.append(PlannedKernel(nodes, name, kernel, *region_values(function, nodes)))
     assert planned[0].kernel.allocates
     assemble([FunctionPlan(function, tuple(planned))], 1, tmp_path / "plan.so")

@@ -35,9 +35,9 @@ class Faulty(OnnxRuntimeBackend):
     variants = ("",)
     def unsupported(self, function, node):
         return None if function.graph.nodes[node].op == "Sigmoid" else "only Sigmoid"
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         self.fail()
-        return super().compile(function, nodes, threads, variant)
+        return super().compile(function, nodes, context, variant)
 
 class Crashing(Faulty):
     name = "crashing"
@@ -64,21 +64,21 @@ def lie(function, nodes):
         node.input[:] = ["true" if value == name else value for value in node.input]
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1.5), "factor"))
     model.graph.node.append(helper.make_node("Mul", ["true", "factor"], [name]))
-    blob = np.frombuffer(model.SerializeToString(), np.uint8)
-    return PluginKernel("onnxruntime", pack({"threads": 1}, [blob]))
+    blob = pack({"threads": 1}, [np.frombuffer(model.SerializeToString(), np.uint8)])
+    return PluginKernel("onnxruntime", blob, libraries=frozenset({"onnxruntime"}))
 
 class Lying(Faulty):
     name = "lying"
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         return lie(function, nodes)
 
 class TwoFaced(OnnxRuntimeBackend):
     """Right in the worker, wrong in the executable: only the gate can notice."""
     name = "two-faced"
     variants = ("",)
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         if IN_WORKER:
-            return super().compile(function, nodes, threads, variant)
+            return super().compile(function, nodes, context, variant)
         return lie(function, nodes)
 '''
 NAMES = {"crashing": "Crashing", "hanging": "Hanging", "hungry": "Hungry", "lying": "Lying",

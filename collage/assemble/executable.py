@@ -28,6 +28,7 @@ from collage.backends.common.c_source import PROTECTED
 from collage.backends.common.tvm.target import host_target
 from collage.errors import BackendError
 from collage.runtime.plugin import load_plugin
+from collage.runtime.target import Target
 
 _FULL_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|File size limit exceeded"
@@ -39,7 +40,7 @@ def assemble(
     plans: Sequence[FunctionPlan],
     threads: int,
     path: Path,
-    device: str = "cpu",
+    device: Target = Target.CPU,
     *,
     graphs: bool = True,
 ) -> None:
@@ -49,7 +50,7 @@ def assemble(
         plans: plans, one per function; the first is `main`.
         threads: number of threads of native kernels.
         path: file to write, in an existing folder.
-        device: device of the kernels, one of `collage.options.DEVICES`, default "cpu".
+        device: device of the kernels, default the processor.
         graphs: whether kernels on a GPU are captured in CUDA graphs if all of them allow it; default True.
 
     Raises:
@@ -66,13 +67,13 @@ def assemble(
         module = builder.get()
         if callees.modules:
             module = module.with_attr("external_mods", list(callees.modules.values()))
-        if device == "cpu":
-            executable = tvm.compile(module, target=host_target(threads))
-        else:
+        if device.is_gpu:
             from collage.assemble.gpu import graph_capturable
             from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 
             executable = compile_for_gpu(module, threads, graphs and graph_capturable(plans))
+        else:
+            executable = tvm.compile(module, target=host_target(threads))
         with TemporaryDirectory(dir=path.parent) as objects:
             executable.export_library(str(path), workspace_dir=objects, options=list(PROTECTED))
     except (OSError, BackendError):
@@ -84,10 +85,10 @@ def assemble(
 
 
 def _places(
-    builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, device: str
+    builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, device: Target
 ) -> list[Places]:
     """Return the values of the function, once per form of the function in the executable."""
-    if device == "cpu":
+    if not device.takes_device_tensors:
         return [Places(builder, plan.function)]
     from collage.assemble.gpu import DevicePlaces, GpuPlaces
 

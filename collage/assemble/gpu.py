@@ -112,7 +112,8 @@ def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:
     symbol = f"__tvm_ffi_{kernel.symbol}"
     header: Header = {"symbol": symbol, "inputs": inputs, "scratch": kernel.scratch}
     image = np.frombuffer(kernel.file.read_bytes(), np.uint8)
-    return PluginKernel(LIBRARY_KIND, pack(header, [image, *kernel.constants]))
+    blob = pack(header, [image, *kernel.constants])
+    return PluginKernel(LIBRARY_KIND, blob, libraries=kernel.libraries)
 
 
 def graph_capturable(plans: Sequence[FunctionPlan]) -> bool:

@@ -5,12 +5,13 @@ turns it into an invalid cost.
 """
 
 import abc
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -46,6 +47,21 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What a backend builds with: the same for all kernels of a compile.
+
+    Attributes:
+        threads: number of threads of every kernel.
+        tuned_schedules_dir: folder of the tuned schedules, by name; None without tuned variants.
+        cache_dir: folder for results of slow compilations; None: the user's local store.
+    """
+
+    threads: int
+    tuned_schedules_dir: Path | None = None
+    cache_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PluginKernel:
     """A kernel of the C++ plug-in: `collage.create_module(kind, symbol, blob)`.
 
@@ -58,25 +74,30 @@ class PluginKernel:
         blob: header and tensors.
         allocates: whether the kernel allocates its outputs.
         graph_capturable: whether a CUDA graph may capture the kernel: it never waits for the host.
+        libraries: names of the vendor libraries that a serving machine needs for the kernel
+            (`collage.runtime.plugin.LIBRARIES`, `register_library`); the bundle's manifest requires
+            them. There is no default: a forgotten library would be missed by users of the bundle only.
     """
 
     kind: str
     blob: bytes
     allocates: bool = False
     graph_capturable: bool = True
+    libraries: frozenset[str] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class TirKernel:
     """A kernel of one TIR function, `symbol` of `module`.
 
-    Its arguments are inputs, then `constants`, then outputs.
+    Its arguments are inputs, then `constants`, then outputs. `libraries`: see `PluginKernel`.
     """
 
     module: "tvm.IRModule"
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
     device: str = "cpu"
+    libraries: frozenset[str] = field(default=frozenset(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -84,13 +105,15 @@ class CudaKernel:
     """A kernel compiled by nvcc: function `symbol` of the shared library `file`.
 
     Its arguments are device tensors: inputs, then `constants`, then scratch memory of `scratch` bytes unless
-    that is 0, then outputs. It runs on TVM's current stream.
+    that is 0, then outputs. It runs on TVM's current stream. `libraries`: see `PluginKernel`; every bundle
+    for a GPU has the CUDA runtime.
     """
 
     file: Path
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
     scratch: int = 0
+    libraries: frozenset[str] = field(default=frozenset(), kw_only=True)
 
 
 Kernel = PluginKernel | TirKernel | CudaKernel
@@ -115,15 +138,10 @@ class Backend(abc.ABC):
     reduced: Mapping[str, str] = MappingProxyType({})
     """Variants with products in reduced precision ("bf16", "tf32"), by name. They are candidates only with
     the user's permission, on regions with a product, within the error budget."""
-    remote_identity: str = ""
-    """Its identity on the measuring machine; "" if that is this machine."""
+    _remote_identity: str = ""
     graph_capturable: bool = True
     """Whether CUDA graphs may capture its kernels (`PluginKernel.graph_capturable`). In a plan with
     another kernel, the host launches every kernel."""
-    tuned_schedules_dir: Path | None = None
-    """Folder of the tuned schedules, by name; None without tuned variants."""
-    cache: Path | None = None
-    """Folder for results of slow compilations; None: the user's local store."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:
@@ -149,9 +167,19 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def compile(
-        self, function: "Function", nodes: IndexSet, threads: int, variant: str = ""
+        self, function: "Function", nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> Kernel:
-        """Compile the region. Raises BackendError with the toolchain's message on refusal."""
+        """Compile a region.
+
+        Args:
+            function: function of the region.
+            nodes: nodes of the region.
+            context: number of threads, and folders.
+            variant: name in `variants` or `reduced`.
+
+        Raises:
+            BackendError: the toolchain refuses the region; its message is the reason.
+        """
 
     def reduced_reason(self) -> str:
         """Return why this machine has no reduced-precision variants, "" where it has."""
@@ -174,10 +202,16 @@ class Backend(abc.ABC):
     @property
     def identity(self) -> str:
         """Name and versions, a component of every cost key."""
-        if self.remote_identity:
-            return self.remote_identity
+        if self._remote_identity:
+            return self._remote_identity
         versions = sorted(self.availability().libraries.items())
         return f"{self.name} " + " ".join(f"{lib}={version}" for lib, version in versions)
+
+    def with_identity(self, identity: str) -> Self:
+        """Return a copy with this identity: the backend's on another machine, which measures."""
+        copied = copy.copy(self)
+        copied._remote_identity = identity
+        return copied
 
 
 def conflicts_of(backends: Iterable[Backend]) -> dict[str, frozenset[str]]:

@@ -14,9 +14,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 
-from collage.backends.base import Availability, Backend, BackendRole, Kernel
+from collage.backends.base import Availability, Backend, BackendRole, BuildContext, Kernel
 from collage.errors import BackendError, OptionError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -55,7 +54,7 @@ class BrokenBackend(Backend):
         return self._reason
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> Kernel:
         raise BackendError(self._reason)
 
@@ -171,20 +170,6 @@ def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule |
     """
     (changed,) = map(copy.copy, _find([backend]))
     changed.rule = rule  # type: ignore[method-assign, assignment]
-    return changed
-
-
-def with_folders(backend: Backend, tuned_schedules_dir: Path, cache: Path) -> Backend:
-    """Return a copy of `backend` with these folders (see `Backend.tuned_schedules_dir`, `Backend.cache`)."""
-    changed = copy.copy(backend)
-    changed.tuned_schedules_dir, changed.cache = tuned_schedules_dir, cache
-    return changed
-
-
-def with_remote_identity(backend: Backend, identity: str) -> Backend:
-    """Return a copy of `backend` with its identity on the measuring machine (`Backend.remote_identity`)."""
-    changed = copy.copy(backend)
-    changed.remote_identity = identity
     return changed
 
 

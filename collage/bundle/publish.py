@@ -23,6 +23,7 @@ from collage.bundle.manifest import (
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.runtime.plugin import library_distribution, library_file, library_version
+from collage.runtime.target import Target
 from collage.verify.accuracy_checker import is_quantised
 from collage.verify.decision import Decision
 from collage.verify.interleaved_benchmark import Latency
@@ -53,7 +54,7 @@ class BundleMetadata:
     toolchains: Mapping[str, str]
     """Identities of the chosen kernels' backends, by name."""
     precision: PrecisionEntry | None = None
-    device: str = "cpu"
+    device: Target = Target.CPU
     compute_capability: str = ""
     allow_slower: bool = False
 
@@ -113,7 +114,7 @@ def _manifest(
         ),
         precision=facts.precision,
         quantised=any(is_quantised(published.function) for published in functions),
-        device=facts.device,
+        device=facts.device.value,
         compute_capability=facts.compute_capability,
         files=files,
     )

@@ -15,12 +15,22 @@ from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.errors import BackendError
 from collage.measure.timing import Call
 from collage.runtime.arrays import aligned_copy, aligned_empty, as_tensor
+from collage.runtime.target import Target
 
 if TYPE_CHECKING:
     import tvm
 
 POISON = 0x5A
 """Byte of integer output buffers before a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobKernel:
+    """A kernel of the plug-in from a file: the part of a `PluginKernel` that a call needs."""
+
+    kind: str
+    blob: bytes
+    allocates: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
     import tvm_ffi
 
     match kernel:
-        case PluginKernel(kind, blob):
+        case PluginKernel(kind, blob) | BlobKernel(kind, blob):
             module = tvm_ffi.get_global_func("collage.create_module")(kind, "kernel", blob)
             return module.get_function("kernel"), ()
         case TirKernel(_, symbol, constants):
@@ -61,7 +71,7 @@ def compiled_module(kernel: TirKernel, threads: int) -> "tvm.runtime.Executable"
 
     from collage.backends.common.tvm.target import host_target
 
-    if kernel.device == "cuda":
+    if Target(kernel.device).is_gpu:
         from collage.backends.nvidia.tvm_cuda.schedule import cuda_module
 
         return cuda_module(kernel.module)

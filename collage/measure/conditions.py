@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from collage.cost import Environment
 from collage.measure.cache_flush import CacheFlush
+from collage.runtime.target import Target
 
 DEFAULT_CACHE_FLUSH = CacheFlush(64 << 20)
 """For callers without the size of the model."""
@@ -15,12 +16,12 @@ class MeasuringConditions:
 
     Attributes:
         environment: hardware, system and threads.
-        device: device of the kernels, "cpu" or "cuda".
+        device: device of the kernels.
         cache_flush: cache flush before every timed call on a CPU.
     """
 
     environment: Environment
-    device: str = "cpu"
+    device: Target = Target.CPU
     cache_flush: CacheFlush = DEFAULT_CACHE_FLUSH
 
 

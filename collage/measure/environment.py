@@ -6,17 +6,12 @@ from pathlib import Path
 
 from collage.cost.cost import Environment
 from collage.options import physical_cores
-
-PROTOCOL = "cold-2"
-"""Version of the measurement protocol (`timing`). Change it whenever costs would change."""
-
-DEVICE_PROTOCOL = "cuda-cold-2"
-"""The same for a GPU (`device`)."""
+from collage.runtime.target import Target
 
 FALLBACK_CACHE_BYTES = 32 << 20
 
 
-def this_environment(threads: int, device: str = "cpu") -> Environment:
+def this_environment(threads: int, device: Target = Target.CPU) -> Environment:
     """Describe this machine with kernels on `threads` threads, or on its GPU.
 
     Raises:
@@ -32,8 +27,8 @@ def this_environment(threads: int, device: str = "cpu") -> Environment:
         cpu_features=hashlib.sha256(features.encode()).hexdigest()[:16],
         cores=physical_cores(),
         threads=threads,
-        driver="" if device == "cpu" else _gpu(),
-        protocol=PROTOCOL if device == "cpu" else DEVICE_PROTOCOL,
+        driver=_gpu() if device.is_gpu else "",
+        protocol=device.measurement_protocol,
     )
 
 

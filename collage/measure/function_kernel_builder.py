@@ -21,7 +21,12 @@ from collage.measure.call_overhead import (
     cpu_dispatch_overhead_s,
     gpu_dispatch_overhead,
 )
-from collage.measure.callable_kernel import as_tensors, callable_kernel, poisoned_like
+from collage.measure.callable_kernel import (
+    BlobKernel,
+    as_tensors,
+    callable_kernel,
+    poisoned_like,
+)
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
 from collage.measure.kernel_builder import Prepared
@@ -42,7 +47,7 @@ class FunctionKernelBuilder:
         self.empty: Call = tvm_ffi.get_global_func("testing.nop")
         wake = tvm_ffi.get_global_func("collage.wake_threads")
         self.wake: Callable[[], object] | None = wake if setup.threads > 1 else None
-        self._threads, self.device = setup.threads, setup.device
+        self._build, self.device = setup.build, setup.device
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         part = (
             BackendRole.ALL
@@ -53,12 +58,10 @@ class FunctionKernelBuilder:
         )
         backends = available_backends(setup.backends, setup.device, part)
         self._backends = {backend.name: backend for backend in backends}
-        for backend in self._backends.values():
-            backend.tuned_schedules_dir, backend.cache = setup.tuned_schedules_dir, setup.cache
         self._reference_dir = setup.reference_dir
         self._kernels = setup.kernels.path if setup.kernels else None
         self._gpu: CudaDevice | None = None
-        if setup.device != "cpu" and not setup.builds:
+        if setup.device.is_gpu and not setup.builds:
             self._gpu = CudaDevice()
 
     def open_device(self) -> Device:
@@ -77,14 +80,14 @@ class FunctionKernelBuilder:
         start = time.monotonic()
         kernel = self._compile(work)
         file = self._kernels / kernel_name(work)
-        save_kernel(kernel, self._threads, time.monotonic() - start, file)
+        save_kernel(kernel, self._build.threads, time.monotonic() - start, file)
 
     def _compile(self, work: MeasurementRequest) -> Kernel:
         backend = self._backends.get(work.backend)
         if backend is None:
             raise BackendError(f"the backend {work.backend} is not available in the worker")
         function = self._functions[work.function]
-        return backend.compile(function, work.nodes, self._threads, work.variant)
+        return backend.compile(function, work.nodes, self._build, work.variant)
 
     def function(self, name: str) -> Function:
         """Return the function of that name."""
@@ -96,9 +99,9 @@ class FunctionKernelBuilder:
         input_names, output_names = region_values(function, work.nodes)
         expected = tuple(self._value(name) for name in output_names)
         inputs = tuple(aligned_copy(self._value(name)) for name in input_names)
-        allocates = isinstance(kernel, PluginKernel) and kernel.allocates
+        allocates = isinstance(kernel, PluginKernel | BlobKernel) and kernel.allocates
         outputs = () if allocates else tuple(poisoned_like(value) for value in expected)
-        call, constants = callable_kernel(kernel, self._threads)
+        call, constants = callable_kernel(kernel, self._build.threads)
         arrays = [*inputs, *constants, *outputs]
         fetch = None
         if self._gpu is None:

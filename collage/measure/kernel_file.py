@@ -8,6 +8,9 @@
 Native and CUDA code is linked by the compiler driver of this machine, for its processor. The loading
 machine needs the same instruction sets and library versions; the environment of the kernel's cost holds
 them. A library's preparation of its blob is part of loading.
+
+A file is for a measurement and has only what a call needs: `load_kernel` returns types that no plan takes.
+A bundle's kernels come from their backends, with the names of their libraries.
 """
 
 import json
@@ -22,8 +25,9 @@ import numpy as np
 
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.errors import BackendError
-from collage.measure.callable_kernel import LibraryKernel, compiled_module
+from collage.measure.callable_kernel import BlobKernel, LibraryKernel, compiled_module
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 
 
 def kernel_name(work: MeasurementRequest) -> str:
@@ -56,7 +60,7 @@ def save_kernel(kernel: Kernel, threads: int, build_s: float, file: Path) -> Non
             _write_library(file, LibraryKernel(linked, symbol, constants, scratch), build_s)
 
 
-def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
+def load_kernel(file: Path) -> tuple[BlobKernel | LibraryKernel, float]:
     """Return the kernel of a file, and its build time in seconds.
 
     Raises:
@@ -66,7 +70,7 @@ def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
     try:
         head = json.loads(line)
         if head["form"] == "plugin":
-            kernel = PluginKernel(head["kind"], payload, head["allocates"])
+            kernel = BlobKernel(head["kind"], payload, head["allocates"])
             return kernel, float(head["build_s"])
         constants = []
         for name, shape in head["constants"]:
@@ -98,7 +102,7 @@ def _link(kernel: Kernel, threads: int, file: Path) -> dict[str, bytes]:
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1:]
         raise BackendError(f"the kernel cannot be linked: {' '.join(last)}") from error
-    if kernel.device == "cpu":
+    if not Target(kernel.device).is_gpu:
         return {}
     from collage.backends.nvidia.tvm_cuda.schedule import device_code
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from collage.backends.base import Backend, conflicts_of
+from collage.backends.base import Backend, BuildContext, conflicts_of
 from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, CostTable
 from collage.errors import MeasureError
@@ -68,6 +68,7 @@ class LocalMeasurer:
         table: CostTable,
         conditions: MeasuringConditions,
         *,
+        build: BuildContext | None = None,
         reference_dir: Path,
         limits: WorkerLimits | None = None,
         kernels: KernelFolder | None = None,
@@ -81,6 +82,7 @@ class LocalMeasurer:
             backends: backends of the requests.
             table: any table of the store; costs go to the table of the environment.
             conditions: environment, device and cache flush of the costs.
+            build: threads and folders of the kernels; None: the environment's threads, no folders.
             reference_dir: folder of `frontend.inputs.save_reference`.
             limits: limits of the workers; None: the defaults of `WorkerLimits`.
             kernels: kernel files that pass between processes; None: workers build kernels for themselves. In
@@ -105,20 +107,11 @@ class LocalMeasurer:
             loader=loader,
             functions=tuple((function.name, function.simplified) for function in functions),
             backends=tuple(class_path(backend) for backend in backends),
-            threads=environment.threads,
+            build=build or BuildContext(environment.threads),
             reference_dir=reference_dir,
             memory_bytes=limits.memory_bytes,
             cache_flush_bytes=conditions.cache_flush.size_bytes,
             measure_dispatch_overhead=self._boundary_s is None,
-            tuned_schedules_dir=next(
-                (
-                    backend.tuned_schedules_dir
-                    for backend in backends
-                    if backend.tuned_schedules_dir
-                ),
-                None,
-            ),
-            cache=next((backend.cache for backend in backends if backend.cache), None),
             device=conditions.device,
             kernels=kernels,
         )
@@ -336,7 +329,7 @@ class LocalMeasurer:
         if boundary is None or self._boundary_s is not None:
             return
         self._boundary_s = boundary.call_s
-        if self._setup.device != "cpu":
+        if self._setup.device.is_asynchronous:
             self._put_exactly(self.key.launch, boundary.launch_s)
         self._put_exactly(self.key.boundary, boundary.call_s)
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from collage.backends.base import BuildContext
 from collage.cost.cost import Cost
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 
 LENGTH = struct.Struct("<Q")
 
@@ -44,34 +46,34 @@ class Setup:
         loader: "module:callable" of the kernel builder; it is called with this setup.
         functions: name and simplified ONNX file of each function.
         backends: class paths (`collage.backends.registry.class_path`).
-        threads: number of threads of every kernel.
+        build: threads and folders of every kernel.
         reference_dir: folder with the reference value of every activation.
         memory_bytes: limit of resident memory in bytes, enforced by the parent.
         cache_flush_bytes: size of the cache flush before every timed call, in bytes.
         measure_dispatch_overhead: measure the dispatch overhead for `Ready`.
-        tuned_schedules_dir: see `Backend.tuned_schedules_dir`.
-        cache: see `Backend.cache`.
-        device: device of the kernels, "cpu" or "cuda".
+        device: device of the kernels.
         kernels: folder of kernel files; None: the worker builds its kernels and times them.
     """
 
     loader: str
     functions: tuple[tuple[str, Path], ...]
     backends: tuple[str, ...]
-    threads: int
+    build: BuildContext
     reference_dir: Path
     memory_bytes: int
     cache_flush_bytes: int
     measure_dispatch_overhead: bool
-    tuned_schedules_dir: Path | None = None
-    cache: Path | None = None
-    device: str = "cpu"
+    device: Target = Target.CPU
     kernels: KernelFolder | None = None
 
     @property
     def builds(self) -> bool:
         """Tell whether the worker builds kernels and times none."""
         return self.kernels is not None and self.kernels.builds
+
+    @property
+    def threads(self) -> int:
+        return self.build.threads
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Worker:
         if not isinstance(setup, Setup):
             return
         limit_files(setup)
-        if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
+        if setup.device.limits_address_space:
             limit_address_space(setup)
         try:
             builder = open_kernel_builder(setup)
@@ -139,9 +139,9 @@ def timer_of(
     setup: Setup, builder: KernelBuilder, limits: TimingLimits | None = None
 ) -> KernelTimer:
     """Return the timer for the setup's device."""
-    if setup.device == "cpu":
-        return Timer(setup.cache_flush_bytes, builder.empty, limits, builder.wake)
-    return DeviceTimer(builder.open_device(), limits or TimingLimits())
+    if setup.device.is_asynchronous:
+        return DeviceTimer(builder.open_device(), limits or TimingLimits())
+    return Timer(setup.cache_flush_bytes, builder.empty, limits, builder.wake)
 
 
 def first_run(prepared: Prepared) -> tuple[str, float]:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collage.assemble import FunctionPlan, assemble
-from collage.backends.base import PluginKernel
 from collage.backends.nvidia.architecture import architecture
 from collage.bundle.publish import BundledFunction, BundleMetadata, publish
 from collage.frontend import Model
@@ -16,8 +15,7 @@ from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import FunctionResult, PrecisionPermission, manifest_precision
-from collage.runtime.blob import unpack
-from collage.runtime.plugin import library_names
+from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 
@@ -67,11 +65,11 @@ def build_bundle(
         threads=context.threads,
         environment_digest=context.environment.digest,
         seed=options.seed,
-        libraries=_libraries(plans, options.device),
+        libraries=_libraries(plans, options.target),
         toolchains=_toolchains(plans, context),
         precision=manifest_precision(allowed, results) if allowed else None,
-        device=options.device,
-        compute_capability="" if options.device == "cpu" else architecture().removeprefix("sm_"),
+        device=options.target,
+        compute_capability=architecture().removeprefix("sm_") if options.target.is_gpu else "",
         allow_slower=options.allow_slower,
     )
     published = [function.published for function in compiled]
@@ -128,28 +126,18 @@ def _final_executable(compiled: Sequence[CompiledFunction], context: CompileCont
     file = context.work_dir / "all.so"
     options = context.options
     plans = [function.kernels for function in compiled]
-    assemble(plans, context.threads, file, device=options.device, graphs=options.cuda_graphs)
+    assemble(plans, context.threads, file, device=options.target, graphs=options.cuda_graphs)
     return file
 
 
-def _libraries(plans: Iterable[FunctionPlan], device: str) -> frozenset[str]:
-    """Return the vendor libraries that the kernels call, by their names in the plug-in."""
-    libraries: set[str] = set() if device == "cpu" else {"cudart"}
+def _libraries(plans: Iterable[FunctionPlan], device: Target) -> frozenset[str]:
+    """Return the vendor libraries of the bundle: of its device's runtime, and of its kernels."""
+    libraries = set(device.runtime_libraries)
     for plan in plans:
         for planned in plan.kernels:
-            if isinstance(planned.kernel, PluginKernel):
-                libraries |= _kernel_libraries(planned.kernel)
+            if planned.kernel is not None:
+                libraries |= planned.kernel.libraries
     return frozenset(libraries)
-
-
-def _kernel_libraries(kernel: PluginKernel) -> set[str]:
-    header, _ = unpack(kernel.blob)
-    listed = header.get("libraries", ())
-    libraries = set(map(str, listed if isinstance(listed, list) else ()))
-    kind = str(header["kind"]) if kernel.kind == "on_host" else kernel.kind
-    if kind in library_names():  # the plug-in's own kernels need no library
-        libraries.add(kind)
-    return libraries
 
 
 def _toolchains(plans: Iterable[FunctionPlan], context: CompileContext) -> dict[str, str]:

@@ -76,7 +76,7 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
             dims=options.dims,
             shapes=options.shapes,
             work_dir=Path(folder),
-            keep_half=options.device != "cpu",
+            keep_half=options.target.has_half_precision,
         )
         return [
             listed(function, backend, may_reduce=options.may_reduce)

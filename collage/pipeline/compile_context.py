@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collage.backends.base import Backend, conflicts_of
-from collage.backends.registry import available_backends, with_folders
+from collage.backends.base import Backend, BuildContext, conflicts_of
+from collage.backends.registry import available_backends
 from collage.cost import CostTable, Environment, LocalCostTable, SharedCostTable
 from collage.errors import OptionError, StoreError
 from collage.measure.environment import this_environment
@@ -104,6 +104,16 @@ class CompileContext:
         return self.environment.threads
 
     @property
+    def tuned_schedules_dir(self) -> Path:
+        """Folder of the tuned schedules, by name."""
+        return self.work_dir / "tuned_schedules"
+
+    @property
+    def build(self) -> BuildContext:
+        """Threads and folders for builds of kernels."""
+        return BuildContext(self.threads, self.tuned_schedules_dir, self.options.store_dir)
+
+    @property
     def compatible_backends(self) -> list[Backend]:
         """Backends that can share a process with the chosen ones."""
         conflicts = conflicts_of(self.backends)
@@ -145,10 +155,7 @@ def open_compile_context(
     with work_folder(options.store_dir) as work_dir:
         context = CompileContext(
             options,
-            [
-                with_folders(backend, work_dir / "tuned_schedules", options.store_dir)
-                for backend in backends
-            ],
+            backends,
             environment,
             table,
             progress=progress or SilentProgress(),
@@ -188,4 +195,4 @@ def _this_machine(options: Options) -> Environment:
             f"threads must be at most {processors}, the processors of this machine, "
             f"not {options.thread_count}; compile on the kind of machine that serves"
         )
-    return this_environment(options.thread_count, options.device)
+    return this_environment(options.thread_count, options.target)

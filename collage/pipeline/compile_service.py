@@ -40,6 +40,7 @@ from collage.pipeline.search_stage import (
 from collage.report.data import Summary
 from collage.report.progress import Progress
 from collage.runtime.bundle_folder import MANIFEST
+from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
 from collage.store import open_store
 from collage.store.aliases import AliasSigning
@@ -144,7 +145,7 @@ def check_device(environment: str, measured_on: DeviceName, requested: DeviceNam
         return
     advice = (
         "name one of a pool with GPUs, or define it with device: cuda and gpuResource: nvidia.com/gpu"
-        if requested == "cuda"
+        if Target(requested).is_gpu
         else f"leave the device out, or define an environment of the same nodes with device: {requested}"
     )
     raise OptionError(
@@ -165,7 +166,7 @@ def node_information(request: CompileRequest) -> NodeInformation:
         OptionError: a backend is unknown or not available here.
         MeasureError: the request is for a GPU, and none is available here.
     """
-    environment = this_environment(request.threads, request.device)
+    environment = this_environment(request.threads, request.target)
     backends = available_backends(request.options.backends, request.device)
     return NodeInformation(
         environment=environment,

@@ -122,7 +122,7 @@ def gate_of(
             work_dir=context.work_dir,
             on_round=on_round,
             budget=budget,
-            device=context.options.device,
+            device=context.options.target,
             engines=context.options.store_dir / ENGINES,
         )
 

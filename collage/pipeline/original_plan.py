@@ -52,7 +52,9 @@ class OriginalFile:
     def plans(self) -> OriginalPlans:
         """Return the plans for the gate; without baselines where the file cannot or must not ship."""
         options = self.context.options
-        if not options.fallback or options.device != "cpu" or not self.function.graph.nodes:
+        if not (
+            options.fallback and options.target.runs_original_file and self.function.graph.nodes
+        ):
             return OriginalPlans()
         allowed = {backend.name for backend in self.context.compatible_backends}
         allocates = returns_dynamic_shape(self.function.graph, self.function.graph.everything)
@@ -108,7 +110,8 @@ class OriginalFile:
             header |= _openvino_inputs(content, self.function)
             header["inference_precision"] = PRECISIONS.get(baseline, "f32")
         blob = pack(header, [np.frombuffer(content, np.uint8)])
-        return PluginKernel(BACKENDS[baseline], blob, allocates)
+        library = BACKENDS[baseline]
+        return PluginKernel(library, blob, allocates, libraries=frozenset({library}))
 
 
 def with_original(

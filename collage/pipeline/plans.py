@@ -41,7 +41,7 @@ class WholePlans:
         file = self.context.work_dir / f"{function.name}-{plan.name}.so"
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
-        device, graphs = self.context.options.device, self.context.options.cuda_graphs
+        device, graphs = self.context.options.target, self.context.options.cuda_graphs
         assemble([self.kernels[plan.name]], self.context.threads, file, device, graphs=graphs)
         return PlanExecutable(
             plan.name,
@@ -83,6 +83,6 @@ class WholePlans:
         if key not in self._compiled:
             backend = next(b for b in self.context.backends if b.name == option.backend)
             self._compiled[key] = backend.compile(
-                enumerated.function, option.nodes, self.context.threads, variant
+                enumerated.function, option.nodes, self.context.build, variant
             )
         return self._compiled[key]

@@ -21,6 +21,7 @@ from collage.errors import ModelError, StoreError
 from collage.frontend.model_files import checked_name, open_model
 from collage.option_declaration import declaration_of
 from collage.options import DeviceName, Options, request_fields
+from collage.runtime.target import Target
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
 
@@ -84,6 +85,11 @@ class CompileRequest(_Document):
     options: RequestOptions = Field(default_factory=RequestOptions)
 
     @property
+    def target(self) -> Target:
+        """The device and its rules."""
+        return Target(self.device)
+
+    @property
     def text(self) -> bytes:
         """The canonical JSON: equal requests have equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
@@ -95,8 +101,8 @@ class CompileRequest(_Document):
     def compile_options(self, store: str, cache_dir: Path) -> Options:
         """Return the options of a compile that shares costs through the store at this address."""
         options: dict[str, Any] = dict(self.options)
-        target: dict[str, Any] = {"threads": self.threads, "device": self.device}
-        return Options(**options, **target, cache_dir=cache_dir, store=store)
+        machine: dict[str, Any] = {"threads": self.threads, "device": self.device}
+        return Options(**options, **machine, cache_dir=cache_dir, store=store)
 
 
 class NodeInformation(_Document):

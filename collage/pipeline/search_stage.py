@@ -24,6 +24,7 @@ from collage.measure.messages import KernelFolder
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
+from collage.runtime.target import Target
 from collage.search.enumeration import EnumeratedFunction, enumerate_function
 from collage.search.function_search import FunctionSearch, SearchLimits, search_function
 from collage.search.graph_launches import without_graphs
@@ -43,7 +44,7 @@ def imported(path: Path, context: CompileContext) -> Model:
             dims=options.dims,
             shapes=options.shapes,
             work_dir=context.work_dir,
-            keep_half=options.device != "cpu",
+            keep_half=options.target.has_half_precision,
         )
 
 
@@ -54,8 +55,9 @@ def sampled(model: Model, function: Function, context: CompileContext) -> Sample
         ModelError: ONNX Runtime cannot run it within the limits of import, or it is in bfloat16 and for
             a CPU.
     """
+    target = context.options.target
     for value in (*function.graph.inputs, *function.graph.outputs):
-        if function.type_of(value).dtype == "bfloat16" and context.options.device == "cpu":
+        if function.type_of(value).dtype == "bfloat16" and not target.has_half_precision:
             raise ModelError(
                 f"{value!r} is bfloat16, for which only a GPU has kernels: add --device cuda"
             )
@@ -81,12 +83,13 @@ def local_measurer(
     kernels: KernelFolder | None = None,
 ) -> LocalMeasurer:
     """Make a measurer with worker processes on this machine; `kernels` as in `LocalMeasurer`."""
-    device = context.options.device
+    target = context.options.target
     return LocalMeasurer(
         [function],
         context.backends,
         context.table,
-        MeasuringConditions(context.environment, device, model_sweep(function, device)),
+        MeasuringConditions(context.environment, target, model_sweep(function, target)),
+        build=context.build,
         reference_dir=reference_dir,
         limits=worker_limits(context.options),
         kernels=kernels,
@@ -200,7 +203,7 @@ class _JudgingMeasurer:
         return within_budget(cost, self.tolerance, is_last=work in self.last)
 
 
-def model_sweep(function: Function, device: str, cache_bytes: int | None = None) -> CacheFlush:
+def model_sweep(function: Function, device: Target, cache_bytes: int | None = None) -> CacheFlush:
     """Return the cache flush before each timing of the function's kernels.
 
     Args:
@@ -208,9 +211,9 @@ def model_sweep(function: Function, device: str, cache_bytes: int | None = None)
         device: device of the kernels; the flush on a GPU does not depend on the model.
         cache_bytes: size of the last-level cache, in bytes; None: this machine's (`CacheFlush.of`).
     """
-    return (
-        CacheFlush.of(footprint_bytes(function), cache_bytes) if device == "cpu" else CacheFlush(0)
-    )
+    if not device.flushes_by_footprint:
+        return CacheFlush(0)
+    return CacheFlush.of(footprint_bytes(function), cache_bytes)
 
 
 def footprint_bytes(function: Function) -> int:

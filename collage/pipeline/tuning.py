@@ -20,6 +20,7 @@ from collage.measure.peaks import machine_peaks
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.pipeline.search_stage import local_measurer, model_sweep
+from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import select_plans
 from collage.search.shortest_path import find_plan
@@ -46,7 +47,7 @@ def tune_and_search(
     The flag is True if a candidate is new; remembered plans of earlier runs do not include it. A machine
     that cannot both build and run tuned kernels (without a compiler for its GPU) leaves the search as it is.
     """
-    device = context.options.device
+    device = context.options.target
     tuned = tunable(device)
     backend = next((backend_ for backend_ in context.backends if backend_.name == tuned.name), None)
     if backend is None or not tuned.availability().available:
@@ -86,7 +87,7 @@ def _is_no_reference(backend: Backend, tuned: Backend) -> bool:
     Libraries for a GPU use tensor cores; the tuned schedules do not.
     """
     return bool(backend.algorithmic_savings) or (
-        backend.device == "cuda" and backend.name != tuned.name
+        Target(backend.device).is_gpu and backend.name != tuned.name
     )
 
 
@@ -106,9 +107,9 @@ def _tune(
         records,
         context.threads,
         reference_dir=reference_dir,
-        cache_flush_bytes=model_sweep(function, options.device).size_bytes,
+        cache_flush_bytes=model_sweep(function, options.target).size_bytes,
         limits=TuningLimits(options.timeout_s, options.memory_bytes),
-        device=options.device,
+        device=options.target,
     )
     tried: set[str] = set()
     with context.progress.stage("tune", None) as stage:
@@ -172,11 +173,10 @@ def _with_tuned(
 ) -> FunctionSearch:
     """Add the tuned kernels to the candidates, measured, and search the best plans again."""
     enumerated = search.enumerated
-    folder = backend.tuned_schedules_dir or context.work_dir / "tuned_schedules"
     works: dict[Hashable, MeasurementRequest] = {}
     options = list(enumerated.problem.options)
     for tuning_task, record in best:
-        variant = write_trace(folder, record.trace)
+        variant = write_trace(context.tuned_schedules_dir, record.trace)
         key = (tuning_task.digest, backend.identity, variant)
         works[key] = replace(tuning_task.work, variant=variant)
         options += tuned_options(enumerated.problem, tuning_task, key)

@@ -156,7 +156,7 @@ class LoadedBundle:
         for signature in self.signatures:
             inputs, expected = self.golden(signature.function)
             outputs = list(self.run(inputs).items())
-            if self.manifest.device != "cpu":
+            if self.manifest.device.takes_device_tensors:
                 tensors = self.run_tensors(inputs)
                 outputs += [(name, value.numpy()) for name, value in tensors.items()]
             for name, value in outputs:

@@ -21,6 +21,7 @@ from collage.runtime.plugin import (
     library_version,
     register_library,
 )
+from collage.runtime.target import Target
 
 SCHEMA_VERSION = 2
 DTYPES = {
@@ -28,7 +29,7 @@ DTYPES = {
     "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 """Size of an element in bytes, by numpy's name."""
-DEVICES = ("cpu", "cuda")
+DEVICES = tuple(target.value for target in Target)
 MAX_THREADS = 4096
 MAX_DIMENSIONS = 64
 MAX_TENSOR_BYTES = 1 << 46
@@ -116,8 +117,8 @@ class Manifest:
     """None if only float32 was allowed."""
     quantised: bool = False
     """The model rounds to small integers, so two correct outputs may differ by one step."""
-    device: str = "cpu"
-    """Device of the kernels: one of `DEVICES`."""
+    device: Target = Target.CPU
+    """Device of the kernels."""
     compute_capability: str = ""
     """Compute capability of the GPU target, e.g. "90"; "" on a CPU."""
     gate: tuple[FunctionGate, ...] = ()
@@ -209,7 +210,7 @@ def verify_machine(manifest: Manifest) -> None:
             f"this processor lacks {', '.join(missing)}; the bundle was made for a machine like "
             f"{manifest.cpu_model}. Compile the model on this kind of machine."
         )
-    if manifest.device == "cuda" and (problem := gpu_problem(manifest.compute_capability)):
+    if manifest.device.is_gpu and (problem := gpu_problem(manifest.compute_capability)):
         problems.append(problem)
     problems += [
         problem
@@ -268,7 +269,7 @@ def _parse(root: Field) -> Manifest:
         files={name.file_name(): digest.digest() for name, digest in root["files"].entries()},
         precision=_precision(precision) if precision and precision.value is not None else None,
         quantised=quantised.flag() if quantised else False,
-        device=device.one_of(DEVICES) if device else "cpu",
+        device=Target(device.one_of(DEVICES)) if device else Target.CPU,
         compute_capability=capability.text(empty=True) if capability else "",
         gate=tuple(map(_gate, root["gate"].items())),
     )

@@ -22,6 +22,7 @@ from collage.runtime.bundle_folder import VerifiedFile
 from collage.runtime.cuda import Cuda, cuda
 from collage.runtime.manifest import Signature
 from collage.runtime.single_kernel import CallableFunction, DirectFunction
+from collage.runtime.target import Target
 from collage.runtime.tensor_exchange import (
     DeviceTensor,
     Feed,
@@ -46,7 +47,7 @@ class ExecutableSession:
         path: Path | VerifiedFile,
         signatures: tuple[Signature, ...],
         threads: int,
-        device: str = "cpu",
+        device: Target = Target.CPU,
     ) -> None:
         """Load the executable and initialise its kernels.
 
@@ -54,7 +55,7 @@ class ExecutableSession:
             path: path of the shared library, or a bundle's verified file.
             signatures: signatures of the functions, with different input shapes.
             threads: number of threads of kernels on the CPU.
-            device: device of the kernels, "cpu" or "cuda".
+            device: device of the kernels.
 
         Raises:
             BundleError: the executable cannot be loaded here, or has no functions.
@@ -62,7 +63,7 @@ class ExecutableSession:
         if not signatures:
             raise BundleError("the bundle has no functions. Compile the model again")
         self._file = ExecutableFile(path, threads, device)
-        gpu = cuda() if device == "cuda" else None
+        gpu = cuda() if device.is_gpu else None
         self.signatures = signatures
         self._threads = threads
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from collage.errors import BundleError
 from collage.runtime.bundle_folder import VerifiedFile
 from collage.runtime.plugin import load_cuda_runtime, load_plugin
+from collage.runtime.target import Target
 
 CPU, CUDA, POOLED_ALLOCATOR = 1, 2, 2
 """DLPack's device types, and TVM's number of an allocator."""
@@ -52,13 +53,15 @@ class Machine(Protocol):
     def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
 
-def start_machine(executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> Machine:
+def start_machine(
+    executable: Path | VerifiedFile, threads: int, device: Target = Target.CPU
+) -> Machine:
     """Load the executable and initialise its kernels.
 
     Args:
         executable: shared library; a bundle's verified file is loaded from its descriptor.
         threads: number of threads of kernels on the CPU.
-        device: device of the executable, "cpu" or "cuda".
+        device: device of the executable.
 
     Raises:
         BundleError: the executable cannot be loaded here.
@@ -69,7 +72,9 @@ def start_machine(executable: Path | VerifiedFile, threads: int, device: str = "
 class ExecutableFile:
     """An open executable: its kernels, and its virtual machine."""
 
-    def __init__(self, executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> None:
+    def __init__(
+        self, executable: Path | VerifiedFile, threads: int, device: Target = Target.CPU
+    ) -> None:
         """Open the executable; arguments and errors as of `start_machine`."""
         self._path = executable if isinstance(executable, Path) else executable.path
         self._device = device
@@ -78,7 +83,7 @@ class ExecutableFile:
             if os.environ.get("TVM_NUM_THREADS") != str(threads):
                 os.environ["TVM_NUM_THREADS"] = str(threads)
             use_threads(threads)
-            if device == "cuda":
+            if device.is_gpu:
                 load_cuda_runtime()
             self._library = _opened(executable)
 
@@ -87,7 +92,7 @@ class ExecutableFile:
         """The virtual machine; the first access starts it and creates its kernels."""
         with _starting, self._explained():
             machine: Machine = self._library["vm_load_executable"]()
-            first = (CUDA, 0, POOLED_ALLOCATOR) if self._device == "cuda" else ()
+            first = (CUDA, 0, POOLED_ALLOCATOR) if self._device.is_gpu else ()
             machine["vm_initialization"](*first, CPU, 0, POOLED_ALLOCATOR)
         return machine
 

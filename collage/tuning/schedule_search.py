@@ -17,6 +17,7 @@ from collage.backends.common.tvm.lower import FUSED_SYMBOL
 from collage.backends.common.tvm.trace_check import LONGEST_VECTOR, MOST_UNROLLED
 from collage.backends.common.tvm.tuned_schedules import replay, unscheduled
 from collage.backends.nvidia.tvm_cuda.schedule import target_of
+from collage.runtime.target import Target
 from collage.tuning.cost_model import KernelRidge
 
 TRIAL_BATCH = 8
@@ -75,9 +76,9 @@ class TraceSearch:
             measured: traces and latencies in seconds of earlier searches; misfits are skipped.
         """
         kind = str(target.kind.name)
-        device = "cuda" if kind == "cuda" else "cpu"
+        device = Target.CUDA if kind == Target.CUDA else Target.CPU
         self._module = unscheduled(function, device)
-        self._target = target if device == "cpu" else target_of(WITHOUT_ASYNC)
+        self._target = target_of(WITHOUT_ASYNC) if device.is_gpu else target
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=32,
             init_min_unmeasured=16,
@@ -86,7 +87,7 @@ class TraceSearch:
             eps_greedy=0.2,
         )
         space = ms.space_generator.PostOrderApply(
-            sch_rules=_rules(threads) if device == "cpu" else _gpu_rules(),
+            sch_rules=_gpu_rules() if device.is_gpu else _rules(threads),
             postprocs=ms.postproc.Postproc.create(kind),
             mutator_probs=ms.mutator.Mutator.create(kind),
         )

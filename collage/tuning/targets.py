@@ -5,19 +5,20 @@ from typing import TYPE_CHECKING
 from collage.backends.base import Backend
 from collage.backends.cpu.tvm import TunableTvm
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
+from collage.runtime.target import Target
 
 if TYPE_CHECKING:
     import tvm
 
 
-def tunable(device: str) -> Backend:
+def tunable(device: Target) -> Backend:
     """Return the backend of tuned kernels on a device; it also applies the traces."""
-    return TvmCudaBackend() if device == "cuda" else TunableTvm()
+    return TvmCudaBackend() if device.is_gpu else TunableTvm()
 
 
-def target_on(device: str, threads: int) -> "tvm.target.Target":
+def target_on(device: Target, threads: int) -> "tvm.target.Target":
     """Return the compilation target of this machine's kernels on a device."""
-    if device == "cuda":
+    if device.is_gpu:
         from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 
         return cuda_target()
@@ -26,6 +27,6 @@ def target_on(device: str, threads: int) -> "tvm.target.Target":
     return host_target(threads)
 
 
-def toolchain(threads: int, device: str) -> str:
+def toolchain(threads: int, device: Target) -> str:
     """Return the identity of the toolchain: TVM's version and schedules, and the target."""
     return f"{tunable(device).identity} {target_on(device, threads)}"

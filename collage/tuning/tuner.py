@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collage.backends.base import BuildContext
 from collage.backends.registry import class_path
 from collage.errors import MeasureError
 from collage.frontend.model import Function
@@ -22,6 +23,7 @@ from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import KernelRefused, Ready, Setup, Trial, TuneTask, TuningEnded
 from collage.measure.worker_handle import START_TIMEOUT_S
 from collage.measure.worker_process import WorkerProcess
+from collage.runtime.target import Target
 from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
 from collage.tuning.targets import toolchain, tunable
 
@@ -62,7 +64,7 @@ class Tuner:
         cache_flush_bytes: int,
         limits: TuningLimits | None = None,
         child: str = TUNING_WORKER,
-        device: str = "cpu",
+        device: Target = Target.CPU,
     ) -> None:
         """Make a tuner; its worker starts when first needed.
 
@@ -74,7 +76,7 @@ class Tuner:
             cache_flush_bytes: size of the cache flush before every timed call, in bytes.
             limits: limits of the worker; None is the default.
             child: module of the worker process.
-            device: device of the kernels, "cpu" or "cuda".
+            device: device of the kernels.
         """
         self.trials = self.failed = 0
         self.seconds = 0.0
@@ -88,7 +90,7 @@ class Tuner:
             loader="",
             functions=tuple((function.name, function.simplified) for function in functions),
             backends=(class_path(tunable(device)),),
-            threads=threads,
+            build=BuildContext(threads),
             reference_dir=reference_dir,
             memory_bytes=self._limits.memory_bytes,
             cache_flush_bytes=cache_flush_bytes,

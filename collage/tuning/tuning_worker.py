@@ -63,7 +63,7 @@ class TuningWorker:
         if not isinstance(setup, Setup):
             return
         limit_files(setup)
-        if setup.device == "cpu":
+        if setup.device.limits_address_space:
             limit_address_space(setup)
         try:
             builder = FunctionKernelBuilder(setup)
@@ -118,7 +118,7 @@ class TuningRunner:
         from collage.tuning.targets import target_on
 
         function, nodes = builder.function(task.work.function), task.work.nodes
-        forms = legalizers() if builder.device == "cpu" else None
+        forms = None if builder.device.is_gpu else legalizers()
         lowered = lower(region_relax(function, nodes), forms)
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)

@@ -15,6 +15,7 @@ from collage.backends.nvidia.onnxruntime_cuda import provider_options
 from collage.backends.nvidia.tensorrt import ALLOWED
 from collage.backends.nvidia.toolchain import TF32
 from collage.runtime.cpu import bf16_reason
+from collage.runtime.target import Target
 from collage.verify.benchmark_target import BenchmarkTarget
 
 ON_CPU = "openvino-bf16"
@@ -25,21 +26,21 @@ ENGINE_S = 900.0
 
 
 def original_frameworks(
-    model: Path, *, may_reduce: bool, device: str = "cpu", engines: Path | None = None
+    model: Path, *, may_reduce: bool, device: Target = Target.CPU, engines: Path | None = None
 ) -> list[BenchmarkTarget]:
     """Return the baseline frameworks for a model.
 
     Args:
         model: original ONNX file.
         may_reduce: whether plans, and so frameworks, may compute in less than float32.
-        device: device of the plans, default "cpu".
+        device: device of the plans, default the processor.
         engines: folder of cached engines of complete models; None: built every time.
     """
     kinds = ["onnxruntime", "openvino"]
     if may_reduce and not bf16_reason():
         kinds.append(ON_CPU)
     frameworks = [BenchmarkTarget(kind, kind, model) for kind in kinds]
-    if device == "cpu":
+    if not device.is_gpu:
         return frameworks
     from collage.frontend.float16 import file_float_types
 

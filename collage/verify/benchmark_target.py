@@ -19,6 +19,7 @@ from collage.runtime.child_environment import child_environment
 from collage.runtime.manifest import Signature
 from collage.runtime.plugin import library_environment, thread_environment
 from collage.runtime.process_group import end_group, start_group
+from collage.runtime.target import Target
 
 MAX_TARGET_ANSWER_BYTES = 16 << 20
 PATIENCE_S = 120.0
@@ -36,7 +37,7 @@ class BenchmarkTarget:
         kind: key of `benchmark_worker.KINDS`.
         path: file of the executable or the model.
         signature: signature of the executable's function; None for a framework.
-        device: device of an executable, default "cpu".
+        device: device of an executable, default the processor.
         options: options of ONNX Runtime's provider, for the kinds with one.
         patience_s: time without an answer before the target is killed, in seconds.
     """
@@ -45,7 +46,7 @@ class BenchmarkTarget:
     kind: str
     path: Path
     signature: Signature | None = None
-    device: str = "cpu"
+    device: Target = Target.CPU
     options: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = PATIENCE_S
 
@@ -225,7 +226,7 @@ def _cpus(target: BenchmarkTarget, threads: int) -> list[int]:
     targets on different cores would differ by that.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    on_host = target.kind in ON_HOST and target.device == "cpu"
+    on_host = target.kind in ON_HOST and not target.device.is_gpu
     return allowed[-1:] if threads == 1 and on_host else allowed
 
 

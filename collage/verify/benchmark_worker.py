@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
 from collage.runtime.session import ExecutableSession
+from collage.runtime.target import Target
 from collage.verify.accuracy_samples import largest_errors, write_expected
 from collage.verify.original_model import Original, Provider, open_file
 
@@ -79,7 +80,7 @@ class _Executable(Runner):
         threads: int,
         signature: Signature,
         *,
-        device: str = "cpu",
+        device: Target = Target.CPU,
     ) -> None:
         super().__init__(inputs)
         self._device = device
@@ -99,7 +100,7 @@ class _Executable(Runner):
         """
         import tvm_ffi
 
-        if self._device != "cpu":
+        if self._device.is_asynchronous:
             raise RuntimeError(
                 "kernels on a GPU end after their launch, which is all the host can time"
             )
@@ -277,7 +278,8 @@ def main() -> None:
     inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
-        arguments = {} if request["device"] == "cpu" else {"device": request["device"]}
+        device = Target(request["device"])
+        arguments: dict[str, Any] = {"device": device} if device.is_gpu else {}
         if request["signature"] is not None:
             arguments["signature"] = read_signature(request["signature"])
         arguments |= {"options": request["options"]} if request["options"] else {}

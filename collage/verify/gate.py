@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.frontend import Function
+from collage.runtime.target import Target
 from collage.verify.accuracy_checker import AccuracyBudget, AccuracyChecker
 from collage.verify.baselines import original_frameworks
 from collage.verify.benchmark_target import BenchmarkTarget
@@ -46,7 +47,7 @@ class Gate:
         work_dir: folder for inputs and outputs of the targets.
         on_round: progress callback with (finished rounds, all rounds); None for no progress.
         budget: error budget of reduced precision; None where that is not allowed.
-        device: device of the plans, default "cpu".
+        device: device of the plans, default the processor.
         engines: folder of cached engines of complete models, for frameworks on a GPU; None for no cache.
     """
 
@@ -56,7 +57,7 @@ class Gate:
     work_dir: Path
     on_round: OnRound | None = None
     budget: AccuracyBudget | None = None
-    device: str = "cpu"
+    device: Target = Target.CPU
     engines: Path | None = None
 
     def decide(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from collage.frontend import Function
 from collage.runtime.manifest import Signature, Tensor
+from collage.runtime.target import Target
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class PlanExecutable:
         predicted_s: predicted latency, in seconds.
         single: name of the only backend, "" for a mix.
         reduced: whether a region computes in less than float32.
-        device: device of the executable, default "cpu".
+        device: device of the executable, default the processor.
         original: baseline whose framework runs the original file; "" for a plan of regions.
         kernel: symbol of the only kernel, if it is called without the virtual machine; else "".
     """
@@ -27,7 +28,7 @@ class PlanExecutable:
     predicted_s: float
     single: str = ""
     reduced: bool = False
-    device: str = "cpu"
+    device: Target = Target.CPU
     original: str = ""
     kernel: str = ""
 

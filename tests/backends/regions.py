@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.backends.base import Backend
+from collage.backends.base import Backend, BuildContext
 from collage.frontend import Function, import_model
 from tests.runtime.executables import call_kernel
 
@@ -55,7 +55,7 @@ def check_region(backend: Backend, function: Function, nodes: int, variant: str 
     """Compile `nodes` and compare every output with the same model in ONNX Runtime."""
     from collage.frontend.region import region_onnx, region_values
 
-    kernel = backend.compile(function, nodes, threads=1, variant=variant)
+    kernel = backend.compile(function, nodes, BuildContext(1), variant=variant)
     inputs, outputs = region_values(function, nodes)
     rng = np.random.default_rng(SEED)
     types = function.graph.types

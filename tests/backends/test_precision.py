@@ -6,6 +6,7 @@ import onnxruntime
 import openvino
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.onednn import OneDnnBackend
 from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 from collage.backends.cpu.openvino import OpenVinoBackend
@@ -42,7 +43,7 @@ def test_a_reduced_kernel_is_near_and_not_the_same(make, nodes, tmp_path):
 
 
 def outputs_of(backend, function, nodes, variant):
-    kernel = backend.compile(function, nodes, threads=1, variant=variant)
+    kernel = backend.compile(function, nodes, BuildContext(1), variant=variant)
     inputs, outputs = region_values(function, nodes)
     rng = np.random.default_rng(3)
     feeds = {n: rng.standard_normal(function.graph.types[n].shape).astype("f4") for n in inputs}

@@ -10,6 +10,6 @@ BUILD_S = 1.2
 class SlowBuilds(OnnxRuntimeBackend):
     name = "slow"
 
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         time.sleep(BUILD_S)
-        return super().compile(function, nodes, threads, variant)
+        return super().compile(function, nodes, context, variant)

@@ -10,6 +10,7 @@ from collage.cluster.pod.control_benchmark import (
     device_control_s,
 )
 from collage.errors import MeasureError
+from collage.runtime.target import Target
 from tests.measure.fakes import SimulatedDevice
 
 
@@ -40,7 +41,7 @@ def test_a_device_that_is_throttled_shows():
 
 
 def test_a_node_without_a_gpu_has_the_processors_pace_alone():
-    (pace,) = control_times("cpu").items()
+    (pace,) = control_times(Target.CPU).items()
     assert pace[0] == "cpu"
     assert 1e-6 < pace[1] < 0.1
 
@@ -48,4 +49,4 @@ def test_a_node_without_a_gpu_has_the_processors_pace_alone():
 def test_a_pace_on_a_gpu_needs_one(monkeypatch):
     monkeypatch.setattr("collage.measure.cuda_device.driver_reason", lambda: "no driver")
     with pytest.raises(MeasureError, match="no GPU to measure on"):
-        control_times("cuda")
+        control_times(Target.CUDA)

@@ -23,6 +23,7 @@ from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.search_stage import enumerated_function, imported, model_sweep
+from collage.runtime.target import Target
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from collage.store.gc import collect_garbage
@@ -48,7 +49,7 @@ def batch(store, tmp_path_factory):
     facts = node_information(request)
     with open_compile_context(request.compile_options(store.url, folder / "cache")) as context:
         function = imported(model, context).functions[0]
-        sweep = model_sweep(function, "cpu", facts.cache_bytes)
+        sweep = model_sweep(function, Target.CPU, facts.cache_bytes)
         key = CostKeys([function], context.backends, facts.environment, sweep)
         works = enumerated_function(function, context).work.values()
         shard = tuple(

@@ -8,11 +8,12 @@ import pytest
 import tvm_ffi
 
 from collage.assemble import FunctionPlan, PlannedKernel
-from collage.backends.base import PluginKernel
+from collage.backends.base import BuildContext, PluginKernel
 from collage.backends.common.c_source import CSourceBackend
 from collage.backends.registry import all_backends
 from collage.errors import BackendError
 from collage.frontend.region import region_values
+from collage.measure.callable_kernel import BlobKernel
 from collage.measure.kernel_file import load_kernel, save_kernel
 from collage.rules.pattern import op
 from collage.runtime.blob import pack, unpack
@@ -25,6 +26,8 @@ REGIONS = {
     "winograd": [0, 1],
 }  # fmt: skip
 """A convolution with relu: every backend of the processor whose kernels have blobs takes it."""
+OWN_KERNELS = {"blocked", "winograd"}
+"""Backends whose kernels need no vendor's library."""
 
 
 class RectifierBackend(CSourceBackend):
@@ -59,14 +62,15 @@ def test_kernels_of_backends(example, name):
     (backend,) = (one for one in all_backends() if one.name == name)
     if reason := backend.availability().reason:
         pytest.skip(reason)
-    kernel = backend.compile(example, nodes_of(REGIONS[name]), 1, backend.variants[0])
+    kernel = backend.compile(example, nodes_of(REGIONS[name]), BuildContext(1), backend.variants[0])
     assert isinstance(kernel, PluginKernel)
+    assert kernel.libraries == (frozenset() if name in OWN_KERNELS else {name})
     check_golden(f"kernel_{name}.json", described(kernel))
 
 
 def test_kernels_from_c(example):
     try:
-        kernel = RectifierBackend().compile(example, 1 << 1, 1)
+        kernel = RectifierBackend().compile(example, 1 << 1, BuildContext(1))
     except BackendError as error:
         pytest.skip(str(error))
     check_golden("kernel_c_source.json", described(kernel))
@@ -82,9 +86,9 @@ def test_bytes_of_a_blob():
 
 def test_files_of_kernels(tmp_path):
     file = tmp_path / "kernel"
-    kernel = PluginKernel("example", b"blob", allocates=True)
+    kernel = PluginKernel("example", b"blob", allocates=True, libraries=frozenset())
     save_kernel(kernel, 1, 0.5, file)
-    assert load_kernel(file) == (kernel, 0.5)
+    assert load_kernel(file) == (BlobKernel("example", b"blob", allocates=True), 0.5)
     check_golden("kernel_file.txt", file.read_text())
 
 
@@ -107,7 +111,7 @@ def test_kinds_of_the_plug_in():
 
 
 def test_symbols_of_an_executable(example):
-    kernel = PluginKernel("example", b"")
+    kernel = PluginKernel("example", b"", libraries=frozenset())
     planned = []
     for nodes, backend in (([0, 1], "onednn"), ([2], "tvm-cuda")):
         inputs, outputs = region_values(example, nodes_of(nodes))

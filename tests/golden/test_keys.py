@@ -15,12 +15,12 @@ from collage.frontend.region import region_digest
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.cost_key import CostKeys, launch_key, region_structure
 from collage.measure.device import DeviceIdentity
-from collage.measure.environment import DEVICE_PROTOCOL, PROTOCOL
 from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
 from collage.pipeline.request import NodeInformation
 from collage.pipeline.results import node_digest
 from collage.pipeline.search_checkpoint import CheckpointFile
+from collage.runtime.target import Target
 from collage.search.function_search import EnumeratedFunction
 from collage.search.problem import Option, Problem
 from collage.tuning.records import workload_digest
@@ -51,7 +51,7 @@ def test_environment_digests():
     check_golden(
         "environments.json",
         {
-            "protocols": {"cpu": PROTOCOL, "cuda": DEVICE_PROTOCOL},
+            "protocols": {target: target.measurement_protocol for target in Target},
             "cpu": CPU.digest,
             "gpu": GPU.digest,
             "device": DeviceIdentity(

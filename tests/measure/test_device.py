@@ -20,6 +20,7 @@ from collage.measure.device import (
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 from tests.measure.fakes import SimulatedDevice
 
 HOT_S, COLD_S = 1e-5, 2e-5
@@ -97,8 +98,6 @@ def make_measurer(folder: Path) -> LocalMeasurer:
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
             SimpleNamespace(
-                tuned_schedules_dir=None,
-                cache=None,
                 name=name,
                 identity=name,
                 conflicts=frozenset(),
@@ -107,7 +106,7 @@ def make_measurer(folder: Path) -> LocalMeasurer:
         ],
         LocalCostTable(folder),
         MeasuringConditions(
-            Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"), "cuda"
+            Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"), Target.CUDA
         ),
         reference_dir=folder / "reference",
         limits=WorkerLimits(timeout_s=20.0),
@@ -148,7 +147,7 @@ def test_the_environment_of_a_cpu_is_what_it_was():
 @pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")
 def test_without_a_gpu_measuring_says_why():
     with pytest.raises(MeasureError, match="no GPU to measure on: no driver"):
-        this_environment(1, "cuda")
+        this_environment(1, Target.CUDA)
 
 
 @pytest.mark.gpu
@@ -166,7 +165,7 @@ class TestCudaDevice:
         device = CudaDevice()
         assert device.cache_bytes >= 1 << 20
         assert int(device.identity.compute_capability) >= 70
-        assert device.identity.text in this_environment(1, "cuda").driver
+        assert device.identity.text in this_environment(1, Target.CUDA).driver
         assert device.clocks().sm_mhz >= 0
 
     def test_a_kernel_is_timed(self):

@@ -9,6 +9,7 @@ from collage.backends.base import PluginKernel
 from collage.backends.registry import available_backends
 from collage.cost import LocalCostTable
 from collage.errors import BackendError
+from collage.measure.callable_kernel import BlobKernel
 from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.environment import this_environment
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
@@ -81,9 +82,10 @@ def test_a_file_that_holds_no_kernel_is_refused(tmp_path):
 
 
 def test_a_plugins_kernel_is_kept_as_it_is(tmp_path):
-    kernel = PluginKernel("kind", b"\x00line\nand more", True)
+    blob = b"\x00line\nand more"
+    kernel = PluginKernel("kind", blob, True, libraries=frozenset({"openvino"}))
     save_kernel(kernel, 1, 0.5, tmp_path / "kernel")
-    assert load_kernel(tmp_path / "kernel") == (kernel, 0.5)
+    assert load_kernel(tmp_path / "kernel") == (BlobKernel("kind", blob, True), 0.5)
 
 
 def test_different_requests_have_different_file_names():

@@ -15,7 +15,7 @@ PROGRAM = """
 import json
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.environment import this_environment
-found = this_environment(1, "cuda")
+found = this_environment(1, Target.CUDA)
 print(json.dumps([found.driver, found.digest, CudaDevice().clocks().throttled]))
 """
 USUAL = "simulated GPU sm_90 driver 580.1, default clocks, 700 W"

@@ -13,6 +13,7 @@ from collage.pipeline.search_stage import (
     model_sweep,
     sampled,
 )
+from collage.runtime.target import Target
 
 
 def layers(path, count, width=512):
@@ -51,7 +52,7 @@ def test_a_deeper_model_reuses_costs_of_a_shallow_one(tmp_path):
         measurer.close()
     with open_compile_context(options) as context:
         (deep,) = imported(layers(tmp_path / "deep.onnx", 4), context).functions
-        assert model_sweep(deep, "cpu") != model_sweep(shallow, "cpu")
+        assert model_sweep(deep, Target.CPU) != model_sweep(shallow, Target.CPU)
         work = enumerated_function(deep, context).work
         measurer = local_measurer(deep, tmp_path, context)
         found = dict(zip(work, measurer.recall(list(work.values())), strict=True))

@@ -8,6 +8,7 @@ from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.search_stage import enumerated_function, imported, model_sweep
+from collage.runtime.target import Target
 from collage.store import open_store
 from collage.store.blobs import put_blob
 
@@ -19,7 +20,7 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
     facts = node_information(request)
     with open_compile_context(request.compile_options(store.url, folder / "cache")) as session:
         function = imported(model, session).functions[0]
-        sweep = model_sweep(function, "cpu", facts.cache_bytes)
+        sweep = model_sweep(function, Target.CPU, facts.cache_bytes)
         key = CostKeys([function], session.backends, facts.environment, sweep)
         works = list(enumerated_function(function, session).work.values())[:size]
         shard = tuple(

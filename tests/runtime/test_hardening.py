@@ -7,6 +7,7 @@ import numpy as np
 from onnx.helper import make_node as node
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import BuildContext
 from collage.backends.common.c_source import build, compiler
 from collage.backends.registry import available_backends
 from collage.frontend.region import region_values
@@ -64,7 +65,7 @@ def test_executables_are_protected(tmp_path: Path) -> None:
     relu = model([node("Relu", ["x"], ["y"])], {"x": ("float32", (1, 8))}, ["y"])
     function = imported(relu, tmp_path)
     (backend,) = available_backends(("onnxruntime",))
-    kernel = backend.compile(function, 1, 1)
+    kernel = backend.compile(function, 1, BuildContext(1))
     planned = PlannedKernel(1, "onnxruntime", kernel, *region_values(function, 1))
     assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "model.so")
     assert_protected(tmp_path / "model.so")

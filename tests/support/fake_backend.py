@@ -26,7 +26,7 @@ class FakeBackend(Backend):
         operator = function.graph.nodes[node].op
         return f"no {operator}" if operator in self.refused else None
 
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         raise NotImplementedError
 
     def rule(self, function):

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from onnx import helper, numpy_helper
 
-from collage.backends.base import Availability, Backend, PluginKernel
+from collage.backends.base import Availability, Backend, BuildContext, PluginKernel
 from collage.cost import Environment
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -111,9 +111,9 @@ class ExampleBackend(Backend):
         return None
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
-        return PluginKernel("example", b"")
+        return PluginKernel("example", b"", libraries=frozenset())
 
 
 def example_bundle(folder: Path) -> Path:

@@ -63,8 +63,6 @@ def make_measurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
             SimpleNamespace(
-                tuned_schedules_dir=None,
-                cache=None,
                 name=name,
                 identity=name,
                 conflicts=apart.get(name, frozenset()),

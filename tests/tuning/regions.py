@@ -10,6 +10,7 @@ from collage.frontend.inputs import random_inputs, reference_values, save_refere
 from collage.graph.index_set import indices
 from collage.measure.environment import this_environment
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 from collage.tuning.records import TuningRecords
 from collage.tuning.targets import tunable
 from collage.tuning.tuner import TUNING_WORKER, Tuner, TuningLimits
@@ -34,11 +35,11 @@ class Place:
     function: Function
     folder: Path
     store: Path
-    device: str = "cpu"
+    device: Target = Target.CPU
 
     @property
     def environment(self) -> Environment:
-        return ENVIRONMENT if self.device == "cpu" else this_environment(1, self.device)
+        return this_environment(1, self.device) if self.device.is_gpu else ENVIRONMENT
 
     @property
     def records(self) -> TuningRecords:
@@ -66,7 +67,7 @@ class Place:
 
 
 def place(
-    folder: Path, store: Path, function: Function | None = None, device: str = "cpu"
+    folder: Path, store: Path, function: Function | None = None, device: Target = Target.CPU
 ) -> Place:
     """Make the place of a function: two small convolutions unless another one is given."""
     folder.mkdir(exist_ok=True)

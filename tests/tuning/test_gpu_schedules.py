@@ -6,6 +6,7 @@ from math import prod
 import pytest
 import tvm
 
+from collage.backends.base import BuildContext
 from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
 from collage.backends.common.tvm.tuned_schedules import TUNED_PREFIX, apply_trace, write_trace
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
@@ -14,6 +15,7 @@ from collage.errors import BackendError
 from collage.frontend.region import region_relax
 from collage.graph.index_set import indices
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 from collage.tuning import targets
 from collage.tuning.records import TuningRecords
 from collage.tuning.schedule_search import TraceSearch, trace_text
@@ -86,17 +88,16 @@ def shared_bytes(text):
 
 def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
     function, nodes, lowered, candidates = drawn
-    backend = TvmCudaBackend()
-    backend.tuned_schedules_dir = tmp_path
+    backend, context = TvmCudaBackend(), BuildContext(1, tmp_path)
     trace = trace_text(candidates[0])
     variant = write_trace(tmp_path, trace)
     assert variant.startswith(TUNED_PREFIX)
-    kernel = backend.compile(function, nodes, 1, variant)
+    kernel = backend.compile(function, nodes, context, variant)
     assert kernel.device == "cuda"
     expected = candidates[0].sch.mod
-    assert kernel.module.script() == apply_trace(lowered, trace, "cuda").script()
+    assert kernel.module.script() == apply_trace(lowered, trace, Target.CUDA).script()
     assert kernel.module[FUSED_SYMBOL].script() == expected[FUSED_SYMBOL].script()
-    assert kernel.module.script() != backend.compile(function, nodes, 1).module.script()
+    assert kernel.module.script() != backend.compile(function, nodes, context).module.script()
 
 
 def test_a_search_continues_from_measured_traces(drawn):
@@ -128,17 +129,16 @@ def test_devices_share_no_records(tmp_path, monkeypatch):
             MeasurementRequest(function.name, nodes, targets.tunable(device).name)
         )
 
-    workloads = {workload("cpu"), workload("cuda")}
+    workloads = {workload(Target.CPU), workload(Target.CUDA)}
     monkeypatch.setattr("collage.backends.nvidia.tvm_cuda.schedule.architecture", lambda: "sm_86")
-    workloads.add(workload("cuda"))
+    workloads.add(workload(Target.CUDA))
     assert len(workloads) == 3
 
 
 def test_a_variant_without_a_record_is_refused(tmp_path):
     function, nodes = convolution(tmp_path)
-    backend = TvmCudaBackend()
-    backend.tuned_schedules_dir = tmp_path
+    backend, context = TvmCudaBackend(), BuildContext(1, tmp_path)
     with pytest.raises(BackendError, match="cannot be read"):
-        backend.compile(function, nodes, 1, TUNED_PREFIX + "0" * 32)
+        backend.compile(function, nodes, context, TUNED_PREFIX + "0" * 32)
     with pytest.raises(BackendError, match="does not fit"):
-        backend.compile(function, nodes, 1, write_trace(tmp_path, "[]"))
+        backend.compile(function, nodes, context, write_trace(tmp_path, "[]"))

@@ -14,6 +14,7 @@ from collage.backends.cpu.tvm.legalize import legalizers
 from collage.cost.lines import encode_entry
 from collage.errors import BackendError
 from collage.frontend.region import region_relax
+from collage.runtime.target import Target
 from collage.store import open_store
 from collage.store.blobs import digest_of
 from collage.store.records import RecordError
@@ -41,7 +42,7 @@ def drawn(tmp_path_factory):
     traces = []
     for threads in (1, 4):
         search = TraceSearch(
-            lowered, target_on("cpu", threads), threads=threads, seed=1, measured=()
+            lowered, target_on(Target.CPU, threads), threads=threads, seed=1, measured=()
         )
         traces += [trace_text(candidate) for candidate in search.draw()]
     assert len(traces) >= 8

@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import BuildContext
 from collage.backends.common.tvm.tuned_schedules import trace_digest, write_trace
 from collage.backends.cpu.tvm import TvmBackend
 from collage.cost import LocalCostTable
@@ -18,6 +19,8 @@ from collage.measure.conditions import MeasuringConditions
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from tests.tuning.regions import ENVIRONMENT, place
+
+BACKEND = TvmBackend()
 
 
 @pytest.fixture(scope="module")
@@ -34,41 +37,40 @@ def tuned(tmp_path_factory):
 
 
 @pytest.fixture
-def backend(tmp_path):
-    backend = TvmBackend()
-    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
-    return backend
+def context(tmp_path):
+    return BuildContext(1, tmp_path / "tuned_schedules")
 
 
-def variant_of(place, work, backend):
+def variant_of(place, work, context):
     best = place.records.best(place.tuner().workload(work))
-    return write_trace(backend.tuned_schedules_dir, best.trace)
+    return write_trace(context.tuned_schedules_dir, best.trace)
 
 
-def test_a_record_always_becomes_the_same_kernel(tuned, backend):
+def test_a_record_always_becomes_the_same_kernel(tuned, context):
     work = tuned.work("Conv", "Relu")
-    variant = variant_of(tuned, work, backend)
+    variant = variant_of(tuned, work, context)
     texts = {
-        backend.compile(tuned.function, work.nodes, 1, variant).module.script() for _ in range(3)
+        BACKEND.compile(tuned.function, work.nodes, context, variant).module.script()
+        for _ in range(3)
     }
     assert len(texts) == 1
-    assert texts != {backend.compile(tuned.function, work.nodes, 1).module.script()}
+    assert texts != {BACKEND.compile(tuned.function, work.nodes, context).module.script()}
 
 
-def test_tuned_kernels_compute_the_right_numbers_in_an_executable(tuned, backend, tmp_path):
+def test_tuned_kernels_compute_the_right_numbers_in_an_executable(tuned, context, tmp_path):
     import tvm
     from tvm import relax
 
     function, planned, covered = tuned.function, [], 0
     for ops in (("Conv", "Relu"), ("Conv", "Add")):
         work = tuned.work(*ops)
-        kernel = backend.compile(function, work.nodes, 1, variant_of(tuned, work, backend))
+        kernel = BACKEND.compile(function, work.nodes, context, variant_of(tuned, work, context))
         planned.append(
             PlannedKernel(work.nodes, "tvm", kernel, *region_values(function, work.nodes))
         )
         covered |= work.nodes
     for index in indices(function.graph.everything & ~covered):
-        kernel = backend.compile(function, 1 << index, 1)
+        kernel = BACKEND.compile(function, 1 << index, context)
         planned.append(
             PlannedKernel(1 << index, "tvm", kernel, *region_values(function, 1 << index))
         )
@@ -81,14 +83,15 @@ def test_tuned_kernels_compute_the_right_numbers_in_an_executable(tuned, backend
     np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_cost_key_names_the_tuned_variant(tuned, backend, tmp_path):
+def test_the_cost_key_names_the_tuned_variant(tuned, context, tmp_path):
     work = tuned.work("Conv", "Relu")
-    variant = variant_of(tuned, work, backend)
+    variant = variant_of(tuned, work, context)
     measurer = LocalMeasurer(
         [tuned.function],
-        [backend],
+        [BACKEND],
         LocalCostTable(tmp_path / "costs"),
         MeasuringConditions(ENVIRONMENT),
+        build=context,
         reference_dir=tuned.folder / "reference",
     )
     works = [work, MeasurementRequest(work.function, work.nodes, work.backend, variant)]
@@ -103,29 +106,29 @@ def test_the_cost_key_names_the_tuned_variant(tuned, backend, tmp_path):
     assert special.is_valid
     assert missing[0].is_invalid
     assert "is not here" in missing[0].reason or "cannot be read" in missing[0].reason
-    assert variant.endswith(trace_digest((backend.tuned_schedules_dir / variant[6:]).read_text()))
+    assert variant.endswith(trace_digest((context.tuned_schedules_dir / variant[6:]).read_text()))
     assert len({measurer.key(work) for work in works}) == 2
 
 
-def test_a_changed_recipe_is_refused(tuned, backend):
+def test_a_changed_recipe_is_refused(tuned, context):
     work = tuned.work("Conv", "Relu")
-    variant = variant_of(tuned, work, backend)
-    file = backend.tuned_schedules_dir / variant.removeprefix("tuned-")
+    variant = variant_of(tuned, work, context)
+    file = context.tuned_schedules_dir / variant.removeprefix("tuned-")
     file.write_text(file.read_text().replace("64", "32", 1) + " ")
     with pytest.raises(BackendError, match="was changed"):
-        backend.compile(tuned.function, work.nodes, 1, variant)
+        BACKEND.compile(tuned.function, work.nodes, context, variant)
 
 
 @pytest.mark.parametrize("trace", ["[]", "{", json.dumps([[["Nonsense", [], [], []]], []])])
-def test_a_trace_that_does_not_fit_is_refused(tuned, backend, trace):
+def test_a_trace_that_does_not_fit_is_refused(tuned, context, trace):
     work = tuned.work("Conv", "Relu")
-    variant = write_trace(backend.tuned_schedules_dir, trace)
+    variant = write_trace(context.tuned_schedules_dir, trace)
     with pytest.raises(BackendError, match="does not fit"):
-        backend.compile(tuned.function, work.nodes, 1, variant)
+        BACKEND.compile(tuned.function, work.nodes, context, variant)
 
 
-def test_a_trace_of_another_structure_is_refused(tuned, backend):
-    variant = variant_of(tuned, tuned.work("Conv", "Add"), backend)
+def test_a_trace_of_another_structure_is_refused(tuned, context):
+    variant = variant_of(tuned, tuned.work("Conv", "Add"), context)
     softmax = tuned.function.graph.everything & ~(tuned.function.graph.everything >> 1)
     with pytest.raises(BackendError):
-        backend.compile(tuned.function, softmax, 1, variant)
+        BACKEND.compile(tuned.function, softmax, context, variant)

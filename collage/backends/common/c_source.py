@@ -29,7 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from collage.backends.base import Availability, Backend, PluginKernel
+from collage.backends.base import Availability, Backend, BuildContext, PluginKernel
 from collage.backends.common.onnx_attributes import node_attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -194,12 +194,12 @@ class CSourceBackend(Backend):
         return OnlyValid(Union(tuple(patterns)), ONE_RESULT)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         if variant not in self.variants:
             raise BackendError(f"{self.name} has no variant {variant!r}")
         region = self._region(function, nodes)
-        code = self._translation_unit(region, threads)
+        code = self._translation_unit(region, context.threads)
         image = build(compiler(), self.flags, code, self.link_flags)
         header: Header = {
             "inputs": len(region.inputs), "libraries": list(self.libraries),
@@ -209,7 +209,8 @@ class CSourceBackend(Backend):
             ],
         }  # fmt: skip
         weights = [function.weights[value.name] for value in region.weights]
-        return PluginKernel("shared_library", pack(header, [np.frombuffer(image, "u1"), *weights]))
+        blob = pack(header, [np.frombuffer(image, "u1"), *weights])
+        return PluginKernel("shared_library", blob, libraries=frozenset(self.libraries))
 
     def _region(self, function: Function, nodes: IndexSet) -> Region:
         for name, match in self._matches(function, nodes):

@@ -71,4 +71,5 @@ def cpu_session_kernel(
     header: Header = {"graph_optimization_level": optimisation, "threads": threads}
     header = {**header, "allocates": 1} if allocates else header
     model = region_onnx(function, nodes).SerializeToString()
-    return PluginKernel(ONNXRUNTIME, pack(header, [np.frombuffer(model, np.uint8)]), allocates)
+    blob = pack(header, [np.frombuffer(model, np.uint8)])
+    return PluginKernel(ONNXRUNTIME, blob, allocates, libraries=frozenset({ONNXRUNTIME}))

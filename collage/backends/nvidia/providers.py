@@ -80,14 +80,14 @@ def session_kernel(
         header_entries: additional entries of the blob's header (default: none).
     """
     inputs, outputs = region_values(function, nodes)
+    libraries = [ONNXRUNTIME, *_located_libraries(kind)]
     header: Header = {
         "provider_options": [text for pair in options.items() for text in pair],
-        "libraries": [ONNXRUNTIME, *_located_libraries(kind)],
+        "libraries": libraries,
         "input_names": list(inputs), "output_names": list(outputs), **(header_entries or {}),
     }  # fmt: skip
-    return PluginKernel(
-        kind, pack(header, [np.frombuffer(model, np.uint8)]), graph_capturable=False
-    )
+    blob = pack(header, [np.frombuffer(model, np.uint8)])
+    return PluginKernel(kind, blob, graph_capturable=False, libraries=frozenset(libraries))
 
 
 def floats_of(graph: DataflowGraph, nodes: IndexSet) -> frozenset[str]:

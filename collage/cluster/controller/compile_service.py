@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from collage.backends.base import Backend
-from collage.backends.registry import known_backends, with_remote_identity
+from collage.backends.registry import known_backends
 from collage.cluster.controller.backend_groups import named_groups
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, SearchTask
@@ -144,7 +144,7 @@ class ClusterCompileService:
             ),
             store=_for_pods(self._address),
         )
-        sweep = model_sweep(function, context.options.device, facts.cache_bytes)
+        sweep = model_sweep(function, context.options.target, facts.cache_bytes)
         keys = CostKeys([function], context.backends, facts.environment, sweep)
         store, table = context.store, context.table
         assert store is not None, "a request's options name a store"
@@ -255,18 +255,19 @@ def node_backends(request: CompileRequest, facts: NodeInformation) -> list[Backe
         identity = facts.backends.get(backend.name)
         if identity is None:
             continue
-        on_cpu, node_versions = request.device == "cpu", set(identity.split()[1:])
-        availability = backend.availability() if on_cpu else backend.building()
+        node_versions = set(identity.split()[1:])
+        asks_toolchain = request.target.rules_need_toolchain
+        availability = backend.availability() if asks_toolchain else backend.building()
         versions = {f"{name}={version}" for name, version in availability.libraries.items()}
-        if (on_cpu and availability.reason) or not (
-            versions == node_versions if on_cpu else versions <= node_versions
+        if (asks_toolchain and availability.reason) or not (
+            versions == node_versions if asks_toolchain else versions <= node_versions
         ):
             mine = availability.reason or " ".join(sorted(versions))
             raise OptionError(
                 f"the backend {backend.name} is {identity} on the nodes of {request.environment}, here "
                 f"it is {mine}: use a controller image and a measuring image of one version"
             )
-        backends.append(with_remote_identity(backend, identity))
+        backends.append(backend.with_identity(identity))
     return backends
 
 

@@ -24,6 +24,7 @@ from pydantic.alias_generators import to_camel
 
 from collage.errors import OptionError
 from collage.options import DeviceName
+from collage.runtime.target import Target
 
 DEFAULT_FILE = Path("/etc/collage/environments.yaml")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
@@ -141,7 +142,7 @@ class MeasuringEnvironment(_Entry):
 
     @model_validator(mode="after")
     def _gpu_to_run_on(self) -> "MeasuringEnvironment":
-        if self.device == "cuda" and not self.gpu_resource:
+        if Target(self.device).is_gpu and not self.gpu_resource:
             raise ValueError(
                 "device cuda needs gpuResource, the resource that the nodes offer (nvidia.com/gpu)"
             )

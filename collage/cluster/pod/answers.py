@@ -115,7 +115,7 @@ def answer_finish(
 def environment_here(request: CompileRequest) -> Environment:
     """Return this node's environment for the request. Raises NodeError if the device is absent."""
     try:
-        return this_environment(request.threads, request.device)
+        return this_environment(request.threads, request.target)
     except MeasureError as error:
         raise NodeError(
             f"{error}; is the environment's gpuResource what its nodes offer, and do they show pods the "

@@ -12,7 +12,7 @@ from statistics import median
 
 from collage.measure.device import Device
 from collage.measure.timing import Control
-from collage.options import DeviceName
+from collage.runtime.target import Target
 
 SAMPLES = 25
 PAUSE_S = 4e-3
@@ -22,14 +22,14 @@ WRITES = 8
 """Consecutive writes of one sample: about 10 us, far above the resolution of an event."""
 
 
-def control_times(device: DeviceName) -> Mapping[str, float]:
+def control_times(device: Target) -> Mapping[str, float]:
     """Return the time of each control kernel on this node, in seconds, by device; takes 0.2 s.
 
     Raises:
         MeasureError: the node has no such device.
     """
     times_s = {"cpu": processor_control_s()}
-    if device != "cpu":
+    if device.is_gpu:
         from collage.measure.cuda_device import CudaDevice
 
         times_s[device] = device_control_s(CudaDevice())

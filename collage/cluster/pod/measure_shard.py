@@ -67,7 +67,7 @@ class _ShardMeasurement:
         self, shard: ShardContext, measurer: LocalMeasurer, feed: KernelFeed | None
     ) -> None:
         self._shard, self._measurer, self._feed = shard, measurer, feed
-        self._device = shard.context.options.device
+        self._device = shard.context.options.target
         self._keys = {
             request.work(shard.batch.function): CostKey(request.key) for request in shard.requests
         }

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from collage.backends.base import Availability, Backend, BackendRole
 from collage.backends.nvidia.architecture import generate_for
-from collage.backends.registry import known_backends, with_remote_identity
+from collage.backends.registry import known_backends
 from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.pod.answers import NodeError, ShardError, environment_here, flushing
 from collage.cluster.shards import Batch, Purpose, ShardRequest
@@ -142,7 +142,7 @@ def fitting_backends(batch: Batch, request: CompileRequest) -> list[Backend]:
         for backend in known_backends(request.options.backends, request.device)
     }
     return [
-        with_remote_identity(_fitting(installed.get(name), name, identity, batch), identity)
+        _fitting(installed.get(name), name, identity, batch).with_identity(identity)
         for name, identity in batch.backends.items()
     ]
 
@@ -183,7 +183,7 @@ def _check_environment(batch: Batch, request: CompileRequest) -> None:
 
 def _check_processor(batch: Batch, request: CompileRequest) -> None:
     own, measuring = this_environment(request.threads), batch.environment
-    if request.device == "cpu" and own.cpu_features != measuring.cpu_features:
+    if request.target.needs_equal_processors and own.cpu_features != measuring.cpu_features:
         raise NodeError(
             f"kernels that are built on this node ({own.cpu}) are for other instructions than those of "
             f"the nodes that measure ({measuring.cpu}): choose nodes of the same processor to build on"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from collage.backends.base import BuildContext
 from collage.backends.common import c_source
 from collage.backends.common.c_source import CSourceBackend, Library, Region
 from collage.errors import BackendError
@@ -78,7 +79,7 @@ def test_weights_come_with_the_kernel(tmp_path):
     nodes = [helper.make_node("Mul", ["w", "x"], ["y"])]
     weight = regions._weight("w", 8)
     function = regions._function(tmp_path, nodes, {"x": (3, 8)}, {"y": (3, 8)}, [weight])
-    kernel = ScaleBackend().compile(function, 1, threads=1)
+    kernel = ScaleBackend().compile(function, 1, BuildContext(1))
     header, (image, stored) = unpack(kernel.blob)
     assert header["inputs"] == 1
     assert image[:4].tobytes() == b"\x7fELF"
@@ -98,9 +99,9 @@ def test_reasons(tmp_path):
     assert backend.unsupported(large, 1) == "too long"
     assert candidates(backend, large) == []
     with pytest.raises(BackendError, match=r"no pattern of add-relu fits Add$"):
-        backend.compile(function, 0b1, threads=1)
+        backend.compile(function, 0b1, BuildContext(1))
     with pytest.raises(BackendError, match="no variant 'fast'"):
-        backend.compile(function, 0b10, threads=1, variant="fast")
+        backend.compile(function, 0b10, BuildContext(1), variant="fast")
 
 
 class HalfBackend(AddReluBackend):
@@ -125,7 +126,7 @@ def activations(tmp_path):
 
 def test_a_compile_error_is_the_compilers_own(activations):
     with pytest.raises(BackendError) as caught:
-        FaultyBackend().compile(activations, 0b100, threads=1)
+        FaultyBackend().compile(activations, 0b100, BuildContext(1))
     message = str(caught.value)
     assert message.startswith("the C compiler refuses it: faulty refused:1:")
     assert re.search("error: .*no_such_name", message)
@@ -135,7 +136,7 @@ def test_a_compile_error_is_the_compilers_own(activations):
 def test_a_missing_symbol_and_a_failure_are_named(activations):
     x, y = np.ones((1, 8), "float32"), np.ones((1, 8), "float32")
     for nodes, words in ((0b1000, "undefined symbol: no_such_function"), (0b10000, "returned 7")):
-        kernel = FaultyBackend().compile(activations, nodes, threads=1)
+        kernel = FaultyBackend().compile(activations, nodes, BuildContext(1))
         with pytest.raises(RuntimeError, match=words):
             call_kernel(kernel.kind, kernel.blob, [x], [y])
 
@@ -147,7 +148,7 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch, comma
     assert not availability.available
     assert "no C compiler 'no-such-compiler' ($CC): install gcc or clang" in availability.reason
     with pytest.raises(BackendError, match="no C compiler"):
-        AddReluBackend().compile(sums(tmp_path), 0b10, threads=1)
+        AddReluBackend().compile(sums(tmp_path), 0b10, BuildContext(1))
 
 
 def test_a_compiler_that_fails_is_a_reason(monkeypatch):
@@ -163,7 +164,7 @@ def test_equal_sources_are_compiled_once(tmp_path, monkeypatch):
     )
     function = sums(tmp_path)
     for nodes in (0b10, 0b100, 0b10):
-        AddReluBackend().compile(function, nodes, threads=1)
+        AddReluBackend().compile(function, nodes, BuildContext(1))
     assert ["-c" in command for command in commands] == [True, False]
 
 

@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.cpu.blocked.program import Op
 from collage.frontend import Function, import_model
@@ -80,12 +81,12 @@ class Net:
 
 
 def steps_of(function: Function, nodes: int) -> list[Op]:
-    header, _ = unpack(BlockedBackend().compile(function, nodes, 1).blob)
+    header, _ = unpack(BlockedBackend().compile(function, nodes, BuildContext(1)).blob)
     return [Op(step[0]) for step in header["steps"]]
 
 
 def run(function: Function, nodes: int, threads: int = 1, **header) -> list[np.ndarray]:
-    entries, tensors = unpack(BlockedBackend().compile(function, nodes, threads).blob)
+    entries, tensors = unpack(BlockedBackend().compile(function, nodes, BuildContext(threads)).blob)
     del entries["tensors"]
     inputs, outputs = region_values(function, nodes)
     feeds = feeds_of(function, inputs)

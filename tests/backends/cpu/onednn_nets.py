@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 from onnx import helper
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.onednn import OneDnnBackend
 from collage.frontend.region import region_onnx, region_values
 from collage.runtime.blob import unpack
@@ -33,7 +34,7 @@ def check(function, nodes=None, variant="", positive=False):
         feeds = {name: np.abs(value) + np.float32(0.1) for name, value in feeds.items()}
     session = onnxruntime.InferenceSession(region_onnx(function, nodes).SerializeToString())
     expected = session.run(list(outputs), feeds)
-    kernel = BACKEND.compile(function, nodes, 1, variant)
+    kernel = BACKEND.compile(function, nodes, BuildContext(1), variant)
     arrays = [np.full(types[name].shape, np.nan, "float32") for name in outputs]
     call_kernel(kernel.kind, kernel.blob, list(feeds.values()), arrays)
     for value, reference in zip(arrays, expected, strict=True):

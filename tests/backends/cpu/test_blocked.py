@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.cpu.blocked.program import Op
 from collage.errors import BackendError
@@ -255,7 +256,7 @@ def test_it_says_why_not(make, reason, tmp_path):
     function = net.function(tmp_path, make(net))
     assert reason in (BlockedBackend().unsupported(function, 0) or "")
     with pytest.raises(BackendError, match=reason):
-        BlockedBackend().compile(function, 1, 1)
+        BlockedBackend().compile(function, 1, BuildContext(1))
 
 
 def test_other_ranks_are_refused(tmp_path):
@@ -282,7 +283,7 @@ def test_candidates_hold_a_convolution(tmp_path):
 def test_a_blob_that_does_not_fit_is_refused(tmp_path):
     function = build(BLOCKS[0], tmp_path)
     nodes = function.graph.everything
-    header, _ = unpack(BlockedBackend().compile(function, nodes, 1).blob)
+    header, _ = unpack(BlockedBackend().compile(function, nodes, BuildContext(1)).blob)
     wrong = [[9, *shape[1:]] if i else [1, 17, 20, 20] for i, shape in enumerate(header["values"])]
     with pytest.raises(ValueError, match="input and output differ in batch"):
         run(function, nodes, values=wrong)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.errors import BackendError
 from collage.rules import find_candidates
@@ -78,4 +79,4 @@ def test_rows_of_four_dimensions_are_refused(tmp_path):
     function = net.function(tmp_path, net.add("MatMul", "x", net.weight(8, 4)))
     assert "seen with another shape" in (BlockedBackend().unsupported(function, 0) or "")
     with pytest.raises(BackendError, match="seen with another shape"):
-        BlockedBackend().compile(function, 1, 1)
+        BlockedBackend().compile(function, 1, BuildContext(1))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu import onednn as backend
 from collage.errors import BackendError
 from collage.runtime import plugin
@@ -229,7 +230,7 @@ def test_refusals_say_why(reason, tmp_path):
     function = make(tmp_path, nodes, shapes, weights, outputs=outputs)
     assert reason in (BACKEND.unsupported(function, 0) or "")
     with pytest.raises(BackendError):
-        BACKEND.compile(function, 1, threads=1)
+        BACKEND.compile(function, 1, BuildContext(1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int64"])
@@ -251,7 +252,7 @@ def test_shapes_that_depend_on_data_are_refused(tmp_path):
 
 def test_an_unknown_variant_is_refused(tmp_path):
     with pytest.raises(BackendError, match="no variant 'fast'"):
-        BACKEND.compile(regions.convolutions(tmp_path), 1, threads=1, variant="fast")
+        BACKEND.compile(regions.convolutions(tmp_path), 1, BuildContext(1), variant="fast")
 
 
 def test_versions_are_part_of_the_identity():

@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 
 from benchmarks import call_overhead
+from collage.backends.base import BuildContext
 from collage.backends.cpu.onednn import OneDnnBackend
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs, reference_values
@@ -181,7 +182,7 @@ def check_values(function, nodes, values):
     if not nodes:
         return
     inputs, outputs = region_values(function, nodes)
-    kernel = BACKEND.compile(function, nodes, threads=1)
+    kernel = BACKEND.compile(function, nodes, BuildContext(1))
     arrays = [np.full_like(values[name], np.nan) for name in outputs]
     executables.call_kernel(kernel.kind, kernel.blob, [values[name] for name in inputs], arrays)
     for name, value in zip(outputs, arrays, strict=True):
@@ -193,7 +194,7 @@ def check_values(function, nodes, values):
 def test_a_saved_executable_computes_the_same(threads, tmp_path):
     function = make(tmp_path, BLOCK, {"x": IMAGE}, WEIGHTS, outputs=("y", "g"))
     nodes = function.graph.everything
-    kernel = BACKEND.compile(function, nodes, threads)
+    kernel = BACKEND.compile(function, nodes, BuildContext(threads))
     _, outputs = region_values(function, nodes)
     types = [(function.graph.types[name].shape, "float32") for name in outputs]
     module = executables.chain([(kernel.kind, kernel.blob)], [(IMAGE, "float32")], types)
@@ -215,7 +216,7 @@ def test_a_call_costs_less_than_two_microseconds():
 def test_kernels_survive_moved_memory_and_wrong_shapes(tmp_path):
     load_plugin()
     function = make(tmp_path, [CONV, node("Relu", "c")], {"x": IMAGE}, WEIGHTS)
-    kernel = BACKEND.compile(function, 0b11, threads=1)
+    kernel = BACKEND.compile(function, 0b11, BuildContext(1))
     module = tvm_ffi.get_global_func("collage.create_module")(kernel.kind, "kernel", kernel.blob)
     call = module.get_function("kernel")
     shape = function.graph.types["y"].shape
@@ -284,9 +285,9 @@ def test_erf_is_taken_with_its_activation_only(tmp_path):
     assert {gelu, gelu | 1} <= regions_listed
     assert all(inside & gelu == gelu for inside in regions_listed if inside >> erf & 1)
     for inside in regions_listed:
-        BACKEND.compile(function, inside, threads=1)
+        BACKEND.compile(function, inside, BuildContext(1))
     with pytest.raises(BackendError, match="has no Erf"):
-        BACKEND.compile(function, 1 << erf, threads=1)
+        BACKEND.compile(function, 1 << erf, BuildContext(1))
 
 
 def test_variants_are_offered_where_their_layout_may_pay(tmp_path):
@@ -316,7 +317,7 @@ def test_the_rule_offers_only_what_compiles(real_model):
             BACKEND.unsupported(function, i) is None or candidate.sub_graph.size > 1
             for i in indices(candidate.inside)
         )
-        BACKEND.compile(function, candidate.inside, threads=1, variant=candidate.variant)
+        BACKEND.compile(function, candidate.inside, BuildContext(1), variant=candidate.variant)
 
 
 def test_numbers_are_no_binary_steps(tmp_path):
@@ -346,7 +347,7 @@ def test_kernel_threads_wait_passively_and_change_no_setting(threads, tmp_path):
     shape = (1, 16, 64, 64)
     function = make(tmp_path, [CONV, node("Relu", "c")], {"x": shape}, WEIGHTS)
     path = tmp_path / "kernel.blob"
-    path.write_bytes(BACKEND.compile(function, 0b11, threads).blob)
+    path.write_bytes(BACKEND.compile(function, 0b11, BuildContext(threads)).blob)
     code = THREADS.format(path=str(path), shape=shape, result=shape)
     environment = {**os.environ, "OMP_NUM_THREADS": "3", "OMP_DISPLAY_ENV": "true"}
     environment.pop("OMP_WAIT_POLICY", None)
@@ -365,7 +366,7 @@ def test_a_masked_softmax_takes_minus_infinity(tmp_path):
 
 def test_a_bound_on_one_side_leaves_infinity_on_the_other(tmp_path):
     function = make(tmp_path, [node("Max", ["x", "c"])], {"x": (3,)}, number(0))
-    kernel = BACKEND.compile(function, 1, threads=1)
+    kernel = BACKEND.compile(function, 1, BuildContext(1))
     y = np.zeros(3, "float32")
     x = np.array([np.inf, -np.inf, 1], "float32")
     executables.call_kernel(kernel.kind, kernel.blob, [x], [y])

@@ -1,5 +1,6 @@
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 from collage.errors import BackendError
 from collage.graph.index_set import indices
@@ -32,7 +33,7 @@ def test_the_second_variant_is_for_convolutions(tmp_path):
 def test_an_unknown_variant_is_refused(tmp_path):
     function = regions.determinant(tmp_path)
     with pytest.raises(BackendError, match="no variant 'fast'"):
-        OnnxRuntimeBackend().compile(function, 1, threads=1, variant="fast")
+        OnnxRuntimeBackend().compile(function, 1, BuildContext(1), variant="fast")
 
 
 def test_versions_are_part_of_the_identity():

@@ -1,5 +1,6 @@
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.cpu.openvino import OpenVinoBackend, reason_in
 from collage.errors import BackendError
 from collage.runtime import plugin
@@ -29,7 +30,7 @@ def test_it_says_why_not(tmp_path):
 def test_an_unknown_variant_is_refused(tmp_path):
     function = regions.determinant(tmp_path)
     with pytest.raises(BackendError, match="no variant 'fast'"):
-        OpenVinoBackend().compile(function, 1, threads=1, variant="fast")
+        OpenVinoBackend().compile(function, 1, BuildContext(1), variant="fast")
 
 
 POOLING = """Exception from src/inference/src/cpp/core.cpp:84:

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from benchmarks.native_regions import REGIONS, BenchmarkRegion, make_region
+from collage.backends.base import BuildContext
 from collage.backends.cpu.tvm import CPU_SCHEDULE_REVISION, TvmBackend, schedule
 from collage.backends.cpu.tvm import threads as sharing
 from collage.frontend.inputs import random_inputs
@@ -21,7 +22,7 @@ SEED = 7
 def run(function, threads, feeds):
     """Compile all nodes as one kernel and run it."""
     nodes = (1 << len(function.graph)) - 1
-    kernel = TvmBackend().compile(function, nodes, threads)
+    kernel = TvmBackend().compile(function, nodes, BuildContext(threads))
     call, constants = callable_kernel(kernel, threads)
     inputs, outputs = region_values(function, nodes)
     types = function.graph.types

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
+from collage.backends.base import BuildContext
 from collage.backends.common.native_kernels import PANEL, by_panels
 from collage.backends.cpu.winograd import WinogradBackend
 from collage.backends.cpu.winograd.convolution import describe
@@ -103,7 +104,9 @@ def expected(function: Function, nodes: int, feeds: dict[str, np.ndarray]) -> np
 
 
 def blob_of(function: Function, nodes: int, variant: str, **header) -> bytes:
-    entries, tensors = unpack(WinogradBackend().compile(function, nodes, 1, variant).blob)
+    entries, tensors = unpack(
+        WinogradBackend().compile(function, nodes, BuildContext(1), variant).blob
+    )
     del entries["tensors"]
     return pack({**entries, **header}, tensors)
 
@@ -222,7 +225,7 @@ def test_it_says_why_not(case, reason, tmp_path):
     backend = WinogradBackend()
     assert reason in (backend.unsupported(function, 0) or "")
     with pytest.raises(BackendError, match=reason.split("[")[0]):
-        backend.compile(function, 1, 1, "f4")
+        backend.compile(function, 1, BuildContext(1), "f4")
 
 
 def test_computed_weights_are_refused(tmp_path):
@@ -254,7 +257,7 @@ def test_other_nodes_need_a_convolution_before_them(tmp_path):
 def test_a_value_needed_outside_is_refused(tmp_path):
     function = model(tmp_path, Case((1, 4, 6, 6), 4), EPILOGUES["relu"], outputs=("y", "c"))
     with pytest.raises(BackendError, match="needed outside"):
-        WinogradBackend().compile(function, 0b11, 1, "f4")
+        WinogradBackend().compile(function, 0b11, BuildContext(1), "f4")
     candidates = find_candidates(function, [WinogradBackend()])
     assert {c.inside for c in candidates if not c.is_host} == {0b1}
 
@@ -272,7 +275,7 @@ def test_a_broadcast_addition_is_no_residual(tmp_path):
 def test_an_unknown_variant_is_refused(tmp_path):
     function = model(tmp_path, Case((1, 4, 6, 6), 4))
     with pytest.raises(BackendError, match="no variant 'f8'"):
-        WinogradBackend().compile(function, 1, 1, "f8")
+        WinogradBackend().compile(function, 1, BuildContext(1), "f8")
 
 
 def test_a_blob_that_does_not_fit_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from collage.runtime.target import Target
 from tests import simulated_gpu
 
 ROOT = Path(__file__).parents[3]
@@ -42,6 +43,7 @@ def judge(tmp_path, monkeypatch):
 
     For processes with a GPU. Returns the reason of a failure, and the error of a reduced-precision kernel.
     """
+    from collage.backends.base import BuildContext
     from collage.backends.registry import class_path, known_backends
     from collage.errors import BackendError
     from collage.frontend.inputs import random_inputs, reference_values, save_reference
@@ -62,12 +64,12 @@ def judge(tmp_path, monkeypatch):
             loader="",
             functions=(("main", function.simplified),),
             backends=(class_path(tested),),
-            threads=1,
+            build=BuildContext(1),
             reference_dir=folder,
             memory_bytes=4 << 30,
             cache_flush_bytes=1 << 20,
             measure_dispatch_overhead=False,
-            device="cuda",
+            device=Target.CUDA,
         )
         try:
             return first_run(

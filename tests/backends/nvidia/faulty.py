@@ -38,7 +38,7 @@ class CrashingBackend(Relus):
 
     name = "crashing"
 
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         (name,), (result,) = region_values(function, nodes)
         shapes = [(function.type_of(value).shape, "float32") for value in (name, result)]
         return TirKernel(schedule(reading_far(shapes)), FUSED_SYMBOL, (), "cuda")
@@ -49,7 +49,7 @@ class HungryBackend(Relus):
 
     name = "hungry"
 
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         eaten = []
         while True:
             eaten.append(np.ones(1 << 24))

@@ -10,11 +10,13 @@ import onnxruntime
 from onnx import helper
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import BuildContext
 from collage.backends.registry import known_backends
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
 from collage.rules import single_backend_partition
 from collage.runtime.loader import LoadedBundle, load
+from collage.runtime.target import Target
 from collage.runtime.virtual_machine import start_machine
 from tests.backends.regions import _function, _weight
 
@@ -59,7 +61,7 @@ def plan_of(function, backend, variant=None):
         )
         regions.remove((nodes, by, chosen))
         inputs, outputs = region_values(function, nodes)
-        kernel = by.compile(function, nodes, 1, chosen)
+        kernel = by.compile(function, nodes, BuildContext(1), chosen)
         planned.append(PlannedKernel(nodes, by.name, kernel, inputs, outputs))
         computed.update(outputs)
     return FunctionPlan(function, tuple(planned))
@@ -68,8 +70,8 @@ def plan_of(function, backend, variant=None):
 def run_plan(plan, folder, calls=3):
     """Assemble, start, and return inputs and the outputs of every call, each on other inputs."""
     file = Path(tempfile.mkdtemp(dir=folder)) / "plan.so"  # a name is loaded once a process
-    assemble([plan], 1, file, "cuda")
-    run = start_machine(file, 1, "cuda")["main"]
+    assemble([plan], 1, file, Target.CUDA)
+    run = start_machine(file, 1, Target.CUDA)["main"]
     import tvm_ffi
 
     results = []
@@ -93,7 +95,7 @@ def check(plan, folder, rtol=1e-4, atol=1e-5):
 def bundle_of(plan, folder, capability="90") -> LoadedBundle:
     """Assemble the plan as a loadable bundle, and load it."""
     folder = Path(tempfile.mkdtemp(dir=folder))
-    assemble([plan], 1, folder / "model.so", "cuda")
+    assemble([plan], 1, folder / "model.so", Target.CUDA)
     types = plan.function.graph.types
 
     def tensors(names):

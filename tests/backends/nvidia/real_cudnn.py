@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.cudnn import VARIANTS, CudnnBackend
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import load_plugin
@@ -22,7 +23,7 @@ NORMS = (models.layer_norm, models.layer_norm_with_bias, models.rms_norm, models
 def proposals(function, nodes, limit=1, variant=""):
     """Usable engines of each graph of a region: numbers, workspaces and numerical notes."""
     load_plugin()
-    blob = CudnnBackend().compile(function, nodes, 1, variant).blob
+    blob = CudnnBackend().compile(function, nodes, BuildContext(1), variant).blob
     counts = tvm_ffi.get_global_func("collage.cudnn_proposals")(blob, H200, limit)
     header, _ = unpack(blob)
     assert len(counts) == sum("operations" in graph for graph in header["graphs"])

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from benchmarks.gpu_models import CompileBudget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
-from collage.backends.base import CudaKernel
+from collage.backends.base import BuildContext, CudaKernel
 from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.cost import Environment, LocalCostTable
 from collage.errors import BackendError, InputError
@@ -26,6 +26,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
 from collage.runtime.cuda import cuda
+from collage.runtime.target import Target
 from collage.runtime.tensor_exchange import _device_tensor
 from tests.backends.nvidia.faulty import CrashingBackend
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
@@ -101,7 +102,7 @@ def test_the_options_of_a_session_keep_the_precision(tmp_path):
         LOG.write_text("")
         file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
         function = imported(file, tmp_path)
-        BACKENDS["tensorrt"].compile(function, function.graph.everything, 1)
+        BACKENDS["tensorrt"].compile(function, function.graph.everything, BuildContext(1))
         (options,) = logged("session tensorrt")
         assert options.count("trt_fp16_enable=1") == allowed
         assert "trt_bf16_enable" not in options
@@ -122,10 +123,10 @@ def test_an_engine_is_built_once_and_travels_in_the_executable(tmp_path):
 
 def test_another_library_or_gpu_has_engines_of_its_own(tmp_path, monkeypatch):
     function, backend = convolutions(tmp_path), BACKENDS["tensorrt"]
-    backend.compile(function, function.graph.everything, 1)
+    backend.compile(function, function.graph.everything, BuildContext(1))
     built = len(logged("build engine"))
     monkeypatch.setattr("collage.backends.nvidia.tensorrt.engine.gpu_name", lambda: "another GPU")
-    backend.compile(function, function.graph.everything, 1)
+    backend.compile(function, function.graph.everything, BuildContext(1))
     assert len(logged("build engine")) == built + 1
 
 
@@ -135,7 +136,9 @@ def test_calls_on_another_stream_are_ordered_with_the_session(tmp_path):
     import tvm_ffi
 
     function = convolutions(tmp_path)
-    kernel = BACKENDS["onnxruntime-cuda"].compile(function, function.graph.everything, 1)
+    kernel = BACKENDS["onnxruntime-cuda"].compile(
+        function, function.graph.everything, BuildContext(1)
+    )
     create = tvm_ffi.get_global_func("collage.create_module")
     call = create(kernel.kind, "kernel", kernel.blob).get_function("kernel")
     (inputs,), shape = random_inputs(function, 0).values(), function.graph.types["y"].shape
@@ -303,7 +306,7 @@ def test_a_bad_address_costs_its_candidate_alone(tmp_path):
         [function],
         backends,
         LocalCostTable(tmp_path),
-        MeasuringConditions(environment, "cuda"),
+        MeasuringConditions(environment, Target.CUDA),
         reference_dir=reference,
     )
     relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
@@ -368,4 +371,4 @@ def test_values_whose_shape_depends_on_data_are_refused(tmp_path):
     function = _function(tmp_path, nodes, {"x": (3, 3)}, {"y": None})
     planned = PlannedKernel(3, "none", None, *region_values(function, 3))
     with pytest.raises(BackendError, match="depends on data"):
-        assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", "cuda")
+        assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", Target.CUDA)

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.architecture import tf32_reason
 from collage.backends.registry import known_backends
 from collage.cost import Environment, LocalCostTable
@@ -15,6 +16,7 @@ from collage.measure.conditions import MeasuringConditions
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.rules import find_candidates
+from collage.runtime.target import Target
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
 from tests.backends.nvidia.layer import layer
@@ -113,7 +115,7 @@ def test_engines_of_a_first_call_have_full_precision(tmp_path, judge, monkeypatc
     assert logged("build engine") == ["build engine"]
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
     with pytest.raises(BackendError, match="only where there is a GPU: no driver"):
-        BACKENDS["tensorrt"].compile(function, all_nodes, 1, "tf32")
+        BACKENDS["tensorrt"].compile(function, all_nodes, BuildContext(1), "tf32")
 
 
 def test_the_variable_keeps_all_from_it(tmp_path, judge, monkeypatch):
@@ -133,7 +135,7 @@ def test_a_worker_measures_cost_and_error(tmp_path):
         [function],
         [BACKENDS[name] for name in names],
         LocalCostTable(tmp_path),
-        MeasuringConditions(Environment("cpu", "", 2, 1, "gpu", "test"), "cuda"),
+        MeasuringConditions(Environment("cpu", "", 2, 1, "gpu", "test"), Target.CUDA),
         reference_dir=reference,
     )
     first = models.largest(function).inside

@@ -1,6 +1,5 @@
 """Tuning on the simulated GPU: `test_simulated.py` starts pytest on this file in a process with it."""
 
-import copy
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
+from collage.backends.base import BuildContext
 from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.cost import LocalCostTable
 from collage.frontend.region import region_values
@@ -21,6 +21,7 @@ from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.peaks import UNKNOWN_RATE, machine_peaks
+from collage.runtime.target import Target
 from collage.tuning.tuner import TUNING_WORKER, TuningLimits
 from tests.backends.nvidia.plans import BACKENDS, check
 from tests.backends.regions import convolutions
@@ -39,7 +40,7 @@ def _log():
 
 @pytest.fixture
 def place_on_gpu(tmp_path):
-    return place(tmp_path / "place", tmp_path / "store", device="cuda")
+    return place(tmp_path / "place", tmp_path / "store", device=Target.CUDA)
 
 
 @pytest.fixture
@@ -64,14 +65,14 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
     assert all(trial.worked for trial in trials), [trial.reason for trial in trials]
     assert '"arch":"sm_90"' in tuner.toolchain.replace(" ", "")
     assert not [line for line in LOG.read_text().splitlines() if line.startswith("spoiled")]
-    backend = copy.copy(BACKENDS["tvm-cuda"])
-    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
-    variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
+    backend, context = BACKENDS["tvm-cuda"], BuildContext(1, tmp_path / "tuned_schedules")
+    variant = write_trace(context.tuned_schedules_dir, trials[0].trace)
     measurer = LocalMeasurer(
         [place_on_gpu.function],
         [backend],
         LocalCostTable(tmp_path / "costs"),
-        MeasuringConditions(place_on_gpu.environment, "cuda"),
+        MeasuringConditions(place_on_gpu.environment, Target.CUDA),
+        build=context,
         reference_dir=place_on_gpu.folder / "reference",
     )
     works = [
@@ -88,14 +89,14 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
 
 def test_a_tuned_kernel_is_right_within_a_cuda_graph(place_on_gpu, work, tmp_path):
     _, trials = tuned(place_on_gpu, work, 2)
-    function, backend = place_on_gpu.function, copy.copy(BACKENDS["tvm-cuda"])
-    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
-    variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
+    function, backend = place_on_gpu.function, BACKENDS["tvm-cuda"]
+    context = BuildContext(1, tmp_path / "tuned_schedules")
+    variant = write_trace(context.tuned_schedules_dir, trials[0].trace)
     parts = [(work.nodes, variant)]
     parts += [(1 << i, "") for i in indices(function.graph.everything & ~work.nodes)]
     planned = [
         PlannedKernel(
-            nodes, "tvm-cuda", backend.compile(function, nodes, 1, variant),
+            nodes, "tvm-cuda", backend.compile(function, nodes, context, variant),
             *region_values(function, nodes),
         )
         for nodes, variant in parts
@@ -108,7 +109,7 @@ def test_a_tuned_kernel_is_right_within_a_cuda_graph(place_on_gpu, work, tmp_pat
 def test_kernels_in_16_bits_are_tuned_without_tensor_cores(tmp_path, dtype):
     convolutions(tmp_path)
     function = imported(in_dtype(tmp_path / "model.onnx", dtype, tmp_path), tmp_path)
-    place_on_gpu = place(tmp_path / "place", tmp_path / "store", function, device="cuda")
+    place_on_gpu = place(tmp_path / "place", tmp_path / "store", function, device=Target.CUDA)
     _, trials = tuned(place_on_gpu, place_on_gpu.work("Conv", "Relu"), 2)
     assert trials[0].worked, [trial.reason for trial in trials]
 
@@ -128,7 +129,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from tests.tuning.regions import place
-place_on_gpu = place(Path(sys.argv[1]), Path(sys.argv[2]), device="cuda")
+place_on_gpu = place(Path(sys.argv[1]), Path(sys.argv[2]), device=Target.CUDA)
 place_on_gpu.tuner().tune(place_on_gpu.work("Conv", "Relu"), 10_000)
 """
 
@@ -148,11 +149,11 @@ def test_a_killed_tuner_leaves_its_records_and_another_goes_on(place_on_gpu, wor
     assert before < after
     assert len(after) <= len(before) + 2
     (file,) = (place_on_gpu.store / "tuning").iterdir()
-    assert file.stem == this_environment(1, "cuda").digest != this_environment(1).digest
+    assert file.stem == this_environment(1, Target.CUDA).digest != this_environment(1).digest
 
 
 def test_the_peaks_are_the_gpus(tmp_path):
     """The simulated GPU has four processors at 1 GHz, 256 bits of memory at 1 GHz."""
-    peaks = machine_peaks(this_environment(1, "cuda"), tmp_path)
+    peaks = machine_peaks(this_environment(1, Target.CUDA), tmp_path)
     assert (peaks.flops_per_s, peaks.bytes_per_s) == (2 * 4 * 128 * 1e9, 64e9)
     assert peaks.flops_per_s < UNKNOWN_RATE

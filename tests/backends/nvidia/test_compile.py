@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.architecture import DEFAULT
 from collage.backends.nvidia.compiler import (
     CudaSource,
@@ -54,7 +55,7 @@ def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
         refused = TvmCudaBackend().unsupported(function, nodes.bit_length() - 1)
         assert refused == "TVM's layer normalisation has no bfloat16"
         return
-    kernel = TvmCudaBackend().compile(function, nodes, 1, variant)
+    kernel = TvmCudaBackend().compile(function, nodes, BuildContext(1), variant)
     assert kernel.device == "cuda"
     code = cuda_code(kernel.module)
     assert "__global__" in code
@@ -76,7 +77,9 @@ def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
     from collage.backends.nvidia.tvm_cuda.schedule import cuda_code
 
     function = layer(tmp_path, dtype)
-    kernel = TvmCudaBackend().compile(function, nodes_of(function, "MatMul", "Add", "Relu"), 1, "")
+    kernel = TvmCudaBackend().compile(
+        function, nodes_of(function, "MatMul", "Add", "Relu"), BuildContext(1), ""
+    )
     code = CudaSource(cuda_code(kernel.module))
     file = compile_cuda(code, ".cubin", (f"-arch={other_gpu}", "-cubin"), cache)
     assert architecture_of(file) == int(other_gpu.removeprefix("sm_"))
@@ -193,7 +196,7 @@ def check_declarations(name, *includes):
 def test_what_cublas_is_told(tmp_path):
     function = layer(tmp_path, "float16")
     nodes = nodes_of(function, "MatMul", "Add", "Relu")
-    kernel = CublasBackend().compile(function, nodes, 1, "heuristic-3")
+    kernel = CublasBackend().compile(function, nodes, BuildContext(1), "heuristic-3")
     header, tensors = unpack(kernel.blob)
     fields = {name: header[name] for name in ("dtype", "m", "n", "k", "rank", "activation", "left")}
     assert fields == {

@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
-from collage.backends.base import Availability
+from collage.backends.base import Availability, BuildContext, PluginKernel
 from collage.backends.nvidia import libraries
 from collage.backends.nvidia.cudnn import CudnnBackend
 from collage.backends.nvidia.libraries import Need, cuda_availability, driver_reason, open_library
+from collage.backends.nvidia.on_host import OnHostBackend
 from collage.backends.registry import all_backends, available_backends
 from collage.cli import main
 from collage.errors import OptionError
@@ -95,5 +96,16 @@ def test_a_region_of_cudnn_names_the_compiler_of_its_engines(tmp_path, monkeypat
         "collage.backends.nvidia.cudnn.library_reason",
         lambda name: "" if name in present else "absent",
     )
-    kernel = CudnnBackend().compile(convolutions(tmp_path), 0b1, 1)
+    kernel = CudnnBackend().compile(convolutions(tmp_path), 0b1, BuildContext(1))
     assert unpack(kernel.blob)[0]["libraries"] == list(present)
+    assert kernel.libraries == {"cudnn", *present}
+
+
+def test_a_region_on_the_host_needs_the_host_s_library(tmp_path):
+    kernel = OnHostBackend().compile(convolutions(tmp_path), 0b1, BuildContext(1))
+    assert kernel.libraries == {"onnxruntime"}
+
+
+def test_a_plug_in_kernel_without_its_libraries_is_refused():
+    with pytest.raises(TypeError, match="libraries"):
+        PluginKernel("shared_library", b"")

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.chain import PRODUCTS
 from collage.backends.nvidia.cublas import CublasBackend
 from collage.backends.nvidia.cutlass import CutlassBackend
@@ -75,7 +76,7 @@ def _matrix(flat, start, rows, columns, transposed):
 
 
 def told_cublas(function: Function, nodes: int):
-    header, constants = unpack(CublasBackend().compile(function, nodes, 1).blob)
+    header, constants = unpack(CublasBackend().compile(function, nodes, BuildContext(1)).blob)
     names = [name for name in Told.__annotations__ if name != "alpha"]
     fields = {name: header[name] for name in names}
     return Told(**fields, alpha=float(header["alpha"])), constants

@@ -6,6 +6,7 @@ The first row is a CPU backend: it proves the check itself on every machine.
 import numpy as np
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import all_backends, class_path, known_backends
 from collage.frontend.inputs import save_reference
@@ -13,6 +14,7 @@ from collage.measure.function_kernel_builder import FunctionKernelBuilder
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.worker import first_run, timer_of
+from collage.runtime.target import Target
 from tests.backends.nvidia.layer import layer, nodes_of
 from tests.backends.nvidia.plans import BACKENDS, check, plan_of, windows
 from tests.backends.regions import convolutions
@@ -75,12 +77,12 @@ def setup_of(folder, backend, function) -> Setup:
         loader="",
         functions=(),
         backends=(class_path(backend_object),),
-        threads=1,
+        build=BuildContext(1),
         reference_dir=folder,
         memory_bytes=4 << 30,
         cache_flush_bytes=1 << 20,
         measure_dispatch_overhead=False,
-        device=backend_object.device,
+        device=Target(backend_object.device),
     )
 
 

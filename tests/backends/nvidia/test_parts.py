@@ -9,7 +9,6 @@ from collage.backends.registry import (
     available_backends,
     known_backends,
     names_on,
-    with_remote_identity,
 )
 from collage.errors import OptionError
 
@@ -74,7 +73,7 @@ def test_each_part_is_in_the_identity_of_the_whole(machine):
 
 def test_a_backend_of_another_machine_keeps_its_identity():
     (backend,) = known_backends(["cudnn"], "cuda")
-    remote = with_remote_identity(backend, "cudnn driver=13.0 libcudnn=90000")
+    remote = backend.with_identity("cudnn driver=13.0 libcudnn=90000")
     assert remote.identity == "cudnn driver=13.0 libcudnn=90000"
     assert backend.identity != remote.identity
 

@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.architecture import TOLD, tf32_reason
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import known_backends
@@ -16,6 +17,7 @@ from collage.rules import find_candidates
 from collage.rules.candidates import product_nodes
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import FULL_PRECISION, thread_environment
+from collage.runtime.target import Target
 from collage.verify.baselines import REDUCED, original_frameworks
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import TYPES, layer
@@ -78,7 +80,7 @@ def test_where_there_is_none_the_reason_is_said(tmp_path, monkeypatch, variable,
         allowed = find_candidates(function, [BACKENDS[name]], may_reduce=True)
         assert not any(candidate.variant in BACKENDS[name].reduced for candidate in allowed)
         with pytest.raises(BackendError, match=f"{name} has no TF32 here: "):
-            BACKENDS[name].compile(function, index_set([0]), 1, "tf32")
+            BACKENDS[name].compile(function, index_set([0]), BuildContext(1), "tf32")
     assert BACKENDS["tvm-cuda"].reduced_reason() == ""
 
 
@@ -93,8 +95,8 @@ def test_the_report_names_what_is_not_offered():
 def test_a_blob_says_it_only_where_it_is_so(tmp_path, name, entry):
     nodes = index_set([0])
     function = models_of(tmp_path)[name == "cudnn"]
-    exact, _ = unpack(BACKENDS[name].compile(function, nodes, 1).blob)
-    reduced, _ = unpack(BACKENDS[name].compile(function, nodes, 1, "tf32").blob)
+    exact, _ = unpack(BACKENDS[name].compile(function, nodes, BuildContext(1)).blob)
+    reduced, _ = unpack(BACKENDS[name].compile(function, nodes, BuildContext(1), "tf32").blob)
     assert entry[0] not in exact
     assert reduced[entry[0]] == entry[1]
     assert (exact.get("exact"), reduced.get("exact")) in ((None, None), (1, 0))
@@ -143,7 +145,7 @@ def test_frameworks_on_a_gpu_get_the_same_permission(tmp_path, monkeypatch):
 
     def on_gpu(function, may_reduce):
         frameworks = original_frameworks(
-            function.simplified, may_reduce=may_reduce, device="cuda", engines=tmp_path
+            function.simplified, may_reduce=may_reduce, device=Target.CUDA, engines=tmp_path
         )
         return {
             framework.name: framework

@@ -9,7 +9,7 @@ Traces come from a store and are not trusted. The trace is checked before TVM re
 own result, so it has about as many steps and needs about as much memory.
 
 The variant's name is `tuned-` and the digest of the trace: a better record is another candidate with a cost
-of its own. Traces are files in `Backend.tuned_schedules_dir`, named by their digests.
+of its own. Traces are files in `BuildContext.tuned_schedules_dir`, named by their digests.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from collage.backends.common.tvm.lower import FUSED_SYMBOL, last_line
 from collage.backends.common.tvm.schedule_steps import attempt
 from collage.backends.common.tvm.trace_check import LONGEST_VECTOR, check_trace
 from collage.errors import BackendError
+from collage.runtime.target import Target
 from collage.store.records import RecordError, parse_json
 
 TUNED_PREFIX = "tuned-"
@@ -70,7 +71,7 @@ def read_trace(folder: Path | None, variant: str) -> str:
     return trace
 
 
-def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
+def unscheduled(function: tirx.PrimFunc, device: Target = Target.CPU) -> tvm.IRModule:
     """Return the starting point of traces: the function with injective stages inlined.
 
     On a GPU stages before a product remain: the search copies operands to the memory of a block.
@@ -78,10 +79,10 @@ def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
     named = function.with_attr("global_symbol", FUSED_SYMBOL).with_attr("op_pattern", OPAQUE)
     plan = s_tir.Schedule(tvm.IRModule({FUSED_SYMBOL: named}))
     plan.work_on(FUSED_SYMBOL)
-    return attempt(plan, inline_stages if device == "cpu" else inline_endings).mod
+    return attempt(plan, inline_endings if device.is_gpu else inline_stages).mod
 
 
-def apply_trace(function: tirx.PrimFunc, trace: str, device: str = "cpu") -> tvm.IRModule:
+def apply_trace(function: tirx.PrimFunc, trace: str, device: Target = Target.CPU) -> tvm.IRModule:
     """Return a module with `function`, scheduled by the trace, under `FUSED_SYMBOL`.
 
     Raises:

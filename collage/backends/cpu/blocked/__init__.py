@@ -11,7 +11,7 @@ region's borders only. A product with a constant matrix is a 1x1 convolution ove
 
 from dataclasses import dataclass
 
-from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.native_kernels import kernels_availability
 from collage.backends.common.primitives.composite_activations import all_activations
 from collage.backends.common.primitives.fusion import region_primitives
@@ -60,7 +60,7 @@ class BlockedBackend(Backend):
         )
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         inputs, outputs = region_values(function, nodes)
         lowering = Lowering()
@@ -71,8 +71,8 @@ class BlockedBackend(Backend):
             lowering.add(primitive)
         steps = fused(lowering.steps, outputs)
         program = BlockedProgramBuilder(lowering.shapes, lowering.rows)
-        blob = program.blob(steps, inputs, outputs, {"threads": threads})
-        return PluginKernel("blocked", blob)
+        blob = program.blob(steps, inputs, outputs, {"threads": context.threads})
+        return PluginKernel("blocked", blob, libraries=frozenset())
 
 
 def refusal(function: Function, node: int) -> str | None:

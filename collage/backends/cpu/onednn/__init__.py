@@ -14,7 +14,7 @@ and 3251 us, a 1x1 convolution from 96 to 24 channels 210, 149 and 72 us, and al
 import functools
 from types import MappingProxyType
 
-from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.primitives.composite_activations import all_activations
 from collage.backends.common.primitives.fusion import region_primitives
 from collage.backends.common.primitives.node_view import NodeView
@@ -60,7 +60,7 @@ class OneDnnBackend(Backend):
         return onednn_rule(function, self.supported_nodes(function), all_activations(function))
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         if variant not in (*LAYOUTS, *self.reduced):
             raise BackendError(f"onednn has no variant {variant!r}")
@@ -73,10 +73,11 @@ class OneDnnBackend(Backend):
         for primitive in region_primitives(function, nodes, outputs, activations):
             program.add(primitive)
         results = [(name, shapes[name]) for name in outputs]
-        header: Header = {"threads": threads, "layout": LAYOUTS.get(variant, "any")}
+        header: Header = {"threads": context.threads, "layout": LAYOUTS.get(variant, "any")}
         if variant in self.reduced:
             header = {**header, "products": self.reduced[variant]}
-        return PluginKernel(KERNEL_KIND, program.blob(inputs, results, header))
+        blob = program.blob(inputs, results, header)
+        return PluginKernel(KERNEL_KIND, blob, libraries=frozenset({"onednn"}))
 
 
 @functools.cache

@@ -8,7 +8,7 @@ Values with data-dependent shapes are allowed inside a region, and at its output
 them: such a kernel allocates its outputs.
 """
 
-from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.onnxruntime import (
     ConvolutionVariants,
     cpu_session_kernel,
@@ -40,8 +40,8 @@ class OnnxRuntimeBackend(Backend):
         return ConvolutionVariants.of(function.graph, function.graph.everything)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         if variant not in OPTIMISATION_LEVELS:
             raise BackendError(f"onnxruntime has no variant {variant!r}")
-        return cpu_session_kernel(function, nodes, threads, OPTIMISATION_LEVELS[variant])
+        return cpu_session_kernel(function, nodes, context.threads, OPTIMISATION_LEVELS[variant])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
 from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -74,16 +74,17 @@ class OpenVinoBackend(Backend):
         return self._reader_refusal(function, node)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         from collage.frontend.region import region_onnx
 
         if variant not in (*self.variants, *self.reduced):
             raise BackendError(f"openvino has no variant {variant!r}")
         precision = self.reduced.get(variant, "f32")
-        header: Header = {"inference_precision": precision, "threads": threads}
+        header: Header = {"inference_precision": precision, "threads": context.threads}
         model = region_onnx(function, nodes).SerializeToString()
-        return PluginKernel("openvino", pack(header, [np.frombuffer(model, np.uint8)]))
+        blob = pack(header, [np.frombuffer(model, np.uint8)])
+        return PluginKernel("openvino", blob, libraries=frozenset({"openvino"}))
 
     def _reader_refusal(self, function: Function, node: int) -> str | None:
         from collage.frontend.region import region_digest, region_onnx

@@ -7,7 +7,7 @@ slower than in any library, so they are refused. The variants `tuned-...` apply 
 
 from math import prod
 
-from collage.backends.base import Availability, Backend, BackendStyle, TirKernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, TirKernel
 from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.common.tvm.availability import tvm_availability
 from collage.errors import BackendError
@@ -39,7 +39,7 @@ class TvmBackend(Backend):
         return _no_form(function, node) or _hopeless(function, node)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> TirKernel:
         from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
         from collage.backends.common.tvm.tuned_schedules import (
@@ -56,9 +56,9 @@ class TvmBackend(Backend):
         lowered = lower(region_relax(function, nodes), legalizers())
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(TUNED_PREFIX):
-            module = apply_trace(lowered.function, read_trace(self.tuned_schedules_dir, variant))
+            module = apply_trace(lowered.function, read_trace(context.tuned_schedules_dir, variant))
         else:
-            module = schedule(lowered.function, threads)
+            module = schedule(lowered.function, context.threads)
         return TirKernel(module, FUSED_SYMBOL, (*weights, *lowered.constants))
 
 

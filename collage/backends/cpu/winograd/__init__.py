@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.native_kernels import by_panels, kernels_availability
 from collage.backends.cpu.winograd.convolution import WinogradConvolution, describe, refusal
 from collage.backends.cpu.winograd.patterns import winograd_rule
@@ -58,19 +58,20 @@ class WinogradBackend(Backend):
         return winograd_rule(function)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         if variant not in VARIANTS:
             raise BackendError(f"winograd has no variant {variant!r}")
         convolution, algorithm = describe(function, nodes), VARIANTS[variant]
         inputs, _ = region_values(function, nodes)
         header = {
-            **_geometry(function, convolution), "threads": threads, "tile": algorithm.tile,
+            **_geometry(function, convolution), "threads": context.threads, "tile": algorithm.tile,
             "transformed": int(algorithm.transformed), "inputs": len(inputs),
             "residual": inputs.index(convolution.residual) if convolution.residual else -1,
             "first": int(convolution.first.kind), "last": int(convolution.last.kind),
         }  # fmt: skip
-        return PluginKernel("winograd", pack(header, _tensors(function, convolution, algorithm)))
+        blob = pack(header, _tensors(function, convolution, algorithm))
+        return PluginKernel("winograd", blob, libraries=frozenset())
 
 
 def _geometry(function: Function, convolution: WinogradConvolution) -> Header:

@@ -8,7 +8,7 @@ reduced variants: their factors are rounded to TF32.
 
 import math
 
-from collage.backends.base import BackendStyle, PluginKernel
+from collage.backends.base import BackendStyle, BuildContext, PluginKernel
 from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
 from collage.backends.nvidia.epilogue import Epilogue, read_epilogue
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART
@@ -48,7 +48,7 @@ class CublasBackend(CudaBackend):
         return ChainRule.of(function, self.supported_nodes(function), _refusal, self.reduced)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
         register_with_plugin("cublaslt", CUBLASLT)
@@ -68,7 +68,8 @@ class CublasBackend(CudaBackend):
         }  # fmt: skip
         if rounds:
             header = {**header, "compute": TF32}
-        return PluginKernel(self.kind, pack(header, operands.constants))
+        blob = pack(header, operands.constants)
+        return PluginKernel(self.kind, blob, libraries=frozenset({"cublaslt"}))
 
 
 def _refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:

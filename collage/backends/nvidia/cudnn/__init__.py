@@ -9,7 +9,7 @@ Steps before a convolution's activation are folded into its weights and bias. Te
 ONNX; for channels-last engines, the copies are part of the kernel and of its cost.
 """
 
-from collage.backends.base import BackendStyle, PluginKernel
+from collage.backends.base import BackendStyle, BuildContext, PluginKernel
 from collage.backends.nvidia.chain import ChainRule
 from collage.backends.nvidia.cudnn.attention import AttentionRule, describe_attention
 from collage.backends.nvidia.cudnn.convolution import convolution_refusal, read_convolution
@@ -60,7 +60,7 @@ class CudnnBackend(CudaBackend):
         return Union((chains, Singles(supported), *spelled))
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
         register_with_plugin("cudnn", CUDNN)
@@ -70,12 +70,15 @@ class CudnnBackend(CudaBackend):
         if nodes.bit_count() == 1 and not ops & {"Conv", *ROWS, *CHANNELS}:
             if variant:
                 raise BackendError("cuDNN has one algorithm for this")
-            return PluginKernel(self.kind, pack(*single_operation(function, root)))
+            blob = pack(*single_operation(function, root))
+            return PluginKernel(self.kind, blob, libraries=frozenset({"cudnn"}))
         rank = VARIANTS[exact]
         region = describe(function, nodes, rank, rounds=rounds)
         header = region.header(dtype_of(function, next(iter(indices(nodes)))), rounds=rounds)
-        header["libraries"] = [name for name in COMPILERS if not library_reason(name)]
-        return PluginKernel(self.kind, pack(header, region.constants))
+        compilers = [name for name in COMPILERS if not library_reason(name)]
+        header["libraries"] = compilers
+        blob = pack(header, region.constants)
+        return PluginKernel(self.kind, blob, libraries=frozenset({"cudnn", *compilers}))
 
 
 def describe(

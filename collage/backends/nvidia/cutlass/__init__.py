@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collage.backends.base import Availability, BackendStyle, CudaKernel
+from collage.backends.base import Availability, BackendStyle, BuildContext, CudaKernel
 from collage.backends.nvidia.architecture import architecture_availability
 from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
 from collage.backends.nvidia.compiler import (
@@ -59,7 +59,7 @@ class CutlassBackend(CudaBackend):
         return ChainRule.of(function, self.supported_nodes(function), _refusal, self.reduced)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> CudaKernel:
         template, constants = self.describe(function, nodes, variant)
         file = compile_cuda(template.source(), ".so", SHARED, Options().store_dir / "nvcc")

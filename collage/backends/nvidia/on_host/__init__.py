@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.base import Availability, BackendStyle, PluginKernel
+from collage.backends.base import Availability, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.onnxruntime import cpu_session_kernel, onnxruntime_availability
 from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.toolchain import CudaBackend
@@ -88,12 +88,14 @@ class OnHostBackend(CudaBackend):
         return HostRegions(self.supported_nodes(function))
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         if variant:
             raise BackendError(f"{self.name} has no variant {variant!r}")
         inputs, _ = region_values(function, nodes)
-        inner = cpu_session_kernel(function, nodes, threads)
+        inner = cpu_session_kernel(function, nodes, context.threads)
         header: Header = {"kind": inner.kind, "inputs": len(inputs)}
         blob = pack(header, [np.frombuffer(inner.blob, np.uint8)])
-        return PluginKernel(self.kind, blob, graph_capturable=self.graph_capturable)
+        return PluginKernel(
+            self.kind, blob, graph_capturable=self.graph_capturable, libraries=inner.libraries
+        )

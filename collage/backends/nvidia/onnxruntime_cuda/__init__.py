@@ -7,7 +7,7 @@ except for products in the reduced variants (TF32).
 
 from collections.abc import Sequence
 
-from collage.backends.base import Availability, BackendStyle, PluginKernel
+from collage.backends.base import Availability, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.onnxruntime import ConvolutionVariants
 from collage.backends.nvidia.graph import refusal
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART, CUDNN
@@ -53,7 +53,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
         return ConvolutionVariants.of(function.graph, self.supported_nodes(function), TF32)
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
         for name, need in (("cudart", CUDART), ("cublaslt", CUBLASLT), ("cudnn", CUDNN)):

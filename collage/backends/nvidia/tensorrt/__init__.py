@@ -8,7 +8,7 @@ rounds only where the model does. The reduced variant allows TF32 for float32.
 
 from collections.abc import Sequence
 
-from collage.backends.base import Availability, BackendStyle, PluginKernel
+from collage.backends.base import Availability, BackendStyle, BuildContext, PluginKernel
 from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.nvidia.graph import refusal
 from collage.backends.nvidia.libraries import CUDART, TENSORRT, driver_reason
@@ -61,7 +61,7 @@ class TensorRtBackend(CudaBackend):
         return None
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         _, rounds = self.read_variant(variant)
         register_with_plugin("cudart", CUDART)
@@ -83,7 +83,7 @@ class TensorRtBackend(CudaBackend):
             if rounds:
                 raise BackendError(f"TensorRT builds for TF32 only where there is a GPU: {reason}")
             return kernel(model, {}, later=True)
-        folder = (self.cache or Options().store_dir) / ENGINES
+        folder = (context.cache_dir or Options().store_dir) / ENGINES
         engine = kept_engine(
             lambda extra_options: kernel(model, extra_options), self.identity, folder, rounds=rounds
         )

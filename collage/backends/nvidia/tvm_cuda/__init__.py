@@ -6,7 +6,7 @@ rule alone, suitable for work bound by memory traffic.
 
 from collections.abc import Sequence
 
-from collage.backends.base import Availability, BackendStyle, TirKernel
+from collage.backends.base import Availability, BackendStyle, BuildContext, TirKernel
 from collage.backends.common.tvm.availability import tvm_availability
 from collage.backends.nvidia.architecture import architecture_availability
 from collage.backends.nvidia.compiler import nvcc_availability
@@ -15,6 +15,7 @@ from collage.backends.nvidia.toolchain import CudaBackend
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.runtime.target import Target
 
 CUDA_SCHEDULE_REVISION = "1"
 VARIANTS = ("", "fallback")
@@ -50,7 +51,7 @@ class TvmCudaBackend(CudaBackend):
         return None
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> TirKernel:
         from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
         from collage.backends.common.tvm.tuned_schedules import (
@@ -67,7 +68,7 @@ class TvmCudaBackend(CudaBackend):
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(TUNED_PREFIX):
             module = apply_trace(
-                lowered.function, read_trace(self.tuned_schedules_dir, variant), self.device
+                lowered.function, read_trace(context.tuned_schedules_dir, variant), Target.CUDA
             )
         else:
             module = schedule(lowered.function, variant)
