@@ -19,6 +19,7 @@ import numpy as np
 from collage.errors import BundleError
 from collage.runtime.arrays import load_arrays
 from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
+from collage.runtime.function_names import MAIN
 from collage.runtime.manifest import (
     Manifest,
     ReducedPrecision,
@@ -155,7 +156,7 @@ class LoadedBundle:
             for name, value in outputs:
                 self._compare_output(signature.function, name, value, expected[name])
 
-    def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
+    def benchmark(self, seconds: float = 3.0, function: str = MAIN) -> float:
         """Return the median latency in seconds of `run` on a function's golden inputs."""
         inputs = self.golden(function)[0]
         self.run(inputs)
