@@ -3,7 +3,7 @@
 import pytest
 
 from collage.registry import VersionStatus
-from tests.flows.fake_site import registered
+from tests.flows.fake_compile_service import registered
 from tests.support.models import small_model
 
 pytest.importorskip("prefect")
