@@ -1,4 +1,4 @@
-"""What the flow does around measuring: environments, retries, tags, aliases and records."""
+"""The flow around measuring: environments, retries, tags, aliases and records."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a webhook or a crash has left out is started once; nothing else is."""
+"""Runs that a webhook or a crash missed are started once; no others are."""
 
 import pytest
 
