@@ -46,8 +46,8 @@ def known_costs(model: BenchmarkModel, store: Path, threads: int) -> Iterator[Kn
         reference = sampled(loaded, function, context).reference_dir
         measurer = local_measurer(function, reference, context)
         try:
-            works = list(enumerated.work.values())
-            recalled = zip(enumerated.work, measurer.recall(works), strict=True)
+            requests = list(enumerated.work.values())
+            recalled = zip(enumerated.work, measurer.recall(requests), strict=True)
             costs = {key: cost for key, cost in recalled if not cost.is_unknown}
             yield KnownCosts(enumerated, measurer, costs | {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)})
         finally:

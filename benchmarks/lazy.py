@@ -101,7 +101,7 @@ def _document(rows: list[Facts], arguments: Namespace) -> str:
     return (
         f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
         f"--most {unmeasured} --models {names}` after `make bench`, on {machine()}{revisions(rows)}.\n"
-        "Costs that were known are of another moment than the rest: what the machine's pace did between\n"
+        "Costs that were known are of another moment than the rest: what the machine's speed did between\n"
         "them is in what is lost, and not in what is lost by costs that are measured anew.\n\n"
         + "\n".join([LAZY_HEADER, *map(row, rows)])
         + "\n"

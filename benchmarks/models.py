@@ -27,8 +27,8 @@ from benchmarks.results import Facts, machine, revisions, write_rows
 
 MODELS_HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
-    "| alone / measured | predicted / fresh | pace | measured of unique | cold s | warm s | peak GB "
-    "| regions | plan |\n"
+    "| isolated / measured | predicted / fresh | speed factor | measured of unique | cold s | warm s "
+    "| peak GB | regions | plan |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 SETS, SET_S = 3, 3.0
@@ -148,12 +148,12 @@ def _ratios(facts: Facts) -> tuple[float | None, ...]:
     predicted_s, alone_s = cold.get("predicted_s"), cold.get("alone_s")
     last_s = facts.get("predicted_s", predicted_s)
     if last_s:
-        last_s *= _pace(facts)
+        last_s *= _speed_factor(facts)
     pairs = ((predicted_s, gate_s), (alone_s, gate_s), (last_s, fresh_s))
     return tuple(seconds / measured_s if seconds else None for seconds, measured_s in pairs)
 
 
-def _pace(facts: Facts) -> float:
+def _speed_factor(facts: Facts) -> float:
     """Return the speed factor of the fresh processes relative to the last gate, from the frameworks."""
     bench, gate_s = facts["bench"], facts.get("gate_baselines", {})
     paces = [
@@ -211,22 +211,23 @@ def document(all_facts: list[Facts], arguments: Namespace) -> str:
     rows, speedups = zip(*map(row, all_facts), strict=True)
     mean = geometric_mean(speedups)
     predicted, alone, fresh = zip(*map(_ratios, all_facts), strict=True)
-    paces = [facts["compile"].get("pace") for facts in all_facts]
-    unpaced = [ratio / pace for ratio, pace in zip(predicted, paces, strict=True) if ratio and pace]
+    factors = [facts["compile"].get("pace") for facts in all_facts]
+    unscaled = [
+        ratio / factor for ratio, factor in zip(predicted, factors, strict=True) if ratio and factor
+    ]
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
         f"`python -m benchmarks.models --threads {threads}` on {machine()}{revisions(all_facts)}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
         "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
-        "the kernels cost in place, after refinement, and are compared with the gate that followed and with\n"
-        "the saved bundle in fresh processes afterwards; sums of what kernels took alone stand between.\n"
-        "Predictions are told at the pace that the machine had then: in the gate another plan tells it,\n"
-        "which was in the heats before (pace 1.1: it took 10 % longer), and in fresh processes the\n"
-        "frameworks, which were in the gate.\n\n"
+        "the kernels cost in context, after refinement, and are compared with the gate that followed and\n"
+        "with the saved bundle in fresh processes afterwards; sums of isolated costs stand between.\n"
+        "Predictions are scaled by the machine's speed factor. In the gate a plan of the rounds before\n"
+        "measures it (factor 1.1: it took 10 % longer); in fresh processes the frameworks of the gate do.\n\n"
         + "\n".join([MODELS_HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
         f"({len(rows)} models, lowest {min(speedups):.3f})."
-        f"{_off('Predictions', predicted)}{_off('Without the pace they', unpaced)}"
+        f"{_off('Predictions', predicted)}{_off('Without the speed factor they', unscaled)}"
         f"{_off('Sums of kernels alone', alone)}"
         f"{_off('Against fresh processes predictions', fresh)}\n"
     )

@@ -135,8 +135,8 @@ def tune(function: Function, folder: Path, records: TuningRecords, trials: int) 
     finally:
         tuner.close()
     best = records.best(workload)
-    pace = f"{tuner.trials / (time.monotonic() - start):.1f}/s" if tuner.trials else ""
-    return best.trace if best else "", pace
+    rate = f"{tuner.trials / (time.monotonic() - start):.1f}/s" if tuner.trials else ""
+    return best.trace if best else "", rate
 
 
 def targets_of(function: Function, trace: str, folder: Path) -> Iterator[TimedKernel]:
@@ -185,13 +185,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             function = function_of(workload, folder)
-            trace, pace = tune(function, folder, records, arguments.trials)
+            trace, rate = tune(function, folder, records, arguments.trials)
             text = ""
             if arguments.seconds:
                 targets = list(targets_of(function, trace, folder))
                 measure(targets, sweep, arguments.seconds)
                 text = row(targets)
-            print(f"{label:<52}{text}  {arguments.trials} {pace}", flush=True)
+            print(f"{label:<52}{text}  {arguments.trials} {rate}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collage.cluster.controller.environments import MeasuringEnvironment
 
 
-def open_site(environment: str, settings: FlowSettings) -> CompileService:
+def open_compile_service(environment: str, settings: FlowSettings) -> CompileService:
     """Open the compile service of an environment.
 
     Raises:

@@ -37,7 +37,7 @@ from collage.pipeline.results import node_digest, read_result
 from collage.registry import VersionStatus
 from collage.store import open_store
 from flows import artifacts
-from flows.environments import open_site
+from flows.environments import open_compile_service
 from flows.names import REJECTED
 from flows.results import Outcome, Submitted, failed, is_rejection, overall, plain, reasons
 from flows.settings import FlowSettings, flow_settings
@@ -134,7 +134,7 @@ def _start(
         if finished_before:
             get_run_logger().info("%s: unchanged since it was finished", request.environment)
             return _Chain(request, facts, finished_before)
-        names = open_site(request.environment, settings).functions(request)
+        names = open_compile_service(request.environment, settings).functions(request)
         searches = retried(search, settings).map(unmapped(model), unmapped(request), list(names))
         finished = retried(finish, settings).submit(
             request,

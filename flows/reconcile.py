@@ -20,7 +20,7 @@ from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.results import node_digest
 from collage.registry import ModelVersion, Registry
 from collage.store import open_store
-from flows.environments import chosen_environments, open_site
+from flows.environments import chosen_environments, open_compile_service
 from flows.reconcile_policy import RunFact, reason_to_start, start_key
 from flows.settings import FlowSettings, flow_settings
 from flows.tasks import configured_registry, retried
@@ -90,8 +90,8 @@ def _nodes(
         path = registry.download(versions[0], Path(folder))
         for choice in chosen:
             request = submit(store, path, name=versions[0].name, options=options, **asdict(choice))
-            site = open_site(choice.environment, settings)
-            digests[choice.environment] = node_digest(site.probe(request))
+            service = open_compile_service(choice.environment, settings)
+            digests[choice.environment] = node_digest(service.probe(request))
     return digests
 
 

@@ -33,7 +33,7 @@ from collage.store.bundle_statements import BundleSigning
 from collage.store.manifests import require_proven
 from collage.store.statement import SignedModel
 from flows import artifacts
-from flows.environments import EnvironmentChoice, chosen_environments, open_site
+from flows.environments import EnvironmentChoice, chosen_environments, open_compile_service
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.progress import flow_progress
 from flows.results import (
@@ -93,7 +93,7 @@ def _submit(
 @task(task_run_name="probe {request.environment}", cache_policy=NO_CACHE)
 def probe(request: CompileRequest) -> NodeInformation:
     """Probe a node of the environment."""
-    return open_site(request.environment, flow_settings()).probe(request)
+    return open_compile_service(request.environment, flow_settings()).probe(request)
 
 
 @task(task_run_name="search {function} on {request.environment}", cache_policy=NO_CACHE)
@@ -105,7 +105,9 @@ def search(model: str, request: CompileRequest, function: str) -> SearchResult:
         _slot(request.environment, settings),
         flow_progress(subject, settings.progress_every_s) as progress,
     ):
-        facts = open_site(request.environment, settings).search(request, function, progress)
+        facts = open_compile_service(request.environment, settings).search(
+            request, function, progress
+        )
     get_run_logger().info(
         "%s: %d measured, %d from the store, %d invalid of %d different candidates in %.0f s",
         subject, facts.measured, facts.cached, facts.invalid, facts.unique, facts.seconds,
@@ -126,7 +128,7 @@ def finish(
             return finished_before
         subject = f"whole model on {request.environment}"
         with flow_progress(subject, settings.progress_every_s) as progress:
-            result = open_site(request.environment, settings).finish(request, progress)
+            result = open_compile_service(request.environment, settings).finish(request, progress)
         return claim_result(
             store, request, facts, result
         )  # another run may have claimed the result

@@ -22,9 +22,9 @@ from collage.bundle.manifest import (
 )
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
+from collage.graph.quantisation import is_quantised
 from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.runtime.target import Target
-from collage.verify.accuracy_checker import is_quantised
 from collage.verify.decision import Decision
 from collage.verify.interleaved_benchmark import Latency
 from collage.verify.plan_executable import function_signature
@@ -113,7 +113,7 @@ def _manifest(
             toolchains=dict(facts.toolchains),
         ),
         precision=facts.precision,
-        quantised=any(is_quantised(published.function) for published in functions),
+        quantised=any(is_quantised(published.function.graph) for published in functions),
         device=facts.device.value,
         compute_capability=facts.compute_capability,
         files=files,

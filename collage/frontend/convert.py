@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from collage.frontend.model import RelaxNode
+from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnx_proto import ELEMENT_TYPES, STANDARD_DOMAINS, sub_graphs, tensor_type
 from collage.graph.dataflow import TensorType
 
@@ -93,19 +94,19 @@ def single_node(
 def _attributes(node: onnx.NodeProto, types: Mapping[str, TensorType]) -> list[onnx.AttributeProto]:
     """Return the sorted attributes, with explicit padding for a convolution's automatic padding."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    mode = attributes["auto_pad"].s if "auto_pad" in attributes else b""
-    if node.op_type == "Conv" and mode in (b"SAME_UPPER", b"SAME_LOWER"):
+    mode = attributes_of(node).text("auto_pad", "") if node.op_type == "Conv" else ""
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
         del attributes["auto_pad"]
-        pads = _same_pads(node, types, upper=mode == b"SAME_UPPER")
+        pads = _same_pads(node, types, upper=mode == "SAME_UPPER")
         attributes["pads"] = onnx.helper.make_attribute("pads", pads)
     return [attributes[name] for name in sorted(attributes)]
 
 
 def _same_pads(node: onnx.NodeProto, types: Mapping[str, TensorType], upper: bool) -> list[int]:
-    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    attributes = attributes_of(node)
     sizes, kernel = types[node.input[0]].shape[2:], types[node.input[1]].shape[2:]
-    strides = attributes.get("strides") or [1] * len(sizes)
-    dilations = attributes.get("dilations") or [1] * len(sizes)
+    strides = attributes.integers("strides", ()) or [1] * len(sizes)
+    dilations = attributes.integers("dilations", ()) or [1] * len(sizes)
     begins, ends = [], []
     for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)

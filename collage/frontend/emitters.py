@@ -6,12 +6,12 @@ TVM's converter turns `Clip`, `Pad`, `Tile` and reflected pads into TIR calls, o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 from tvm import relax
 
+from collage.frontend.onnx_attributes import NodeAttributes, attributes_of
 from collage.frontend.onnx_proto import tensor_type
 from collage.frontend.relax_ir import build, relax_type
 from collage.graph.dataflow import TensorType
@@ -23,7 +23,7 @@ class Call:
 
     operands: Sequence[relax.Expr | None]
     constants: Sequence[np.ndarray | None]
-    attributes: Mapping[str, Any]
+    attributes: NodeAttributes
     types: Sequence[TensorType]
 
     def constant(self, position: int) -> np.ndarray | None:
@@ -54,7 +54,7 @@ def emit(model: onnx.ModelProto) -> relax.Function | None:
         Call(
             operands=[values.get(name) for name in node.input],
             constants=[embedded.get(name) for name in node.input],
-            attributes={a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+            attributes=attributes_of(node),
             types=[static_types.get(name, TensorType((), "")) for name in node.input],
         )
     )
@@ -96,7 +96,7 @@ def _clip(call: Call) -> relax.Expr | None:
 
 def _bound(call: Call, position: int, name: str) -> float | relax.Expr | None:
     if name in call.attributes:
-        return float(call.attributes[name])
+        return call.attributes.number(name, 0.0)
     constant = call.constant(position)
     if constant is not None and call.types[0].dtype.startswith("float"):
         return float(constant.reshape(()))
@@ -105,22 +105,22 @@ def _bound(call: Call, position: int, name: str) -> float | relax.Expr | None:
 
 def _hard_sigmoid(call: Call) -> relax.Expr:
     dtype = call.types[0].dtype
-    alpha = relax.const(call.attributes.get("alpha", 0.2), dtype)
-    beta = relax.const(call.attributes.get("beta", 0.5), dtype)
+    alpha = relax.const(call.attributes.number("alpha", 0.2), dtype)
+    beta = relax.const(call.attributes.number("beta", 0.5), dtype)
     scaled = relax.op.add(relax.op.multiply(call.operands[0], alpha), beta)
     return relax.op.clip(scaled, 0, 1)
 
 
 def _gelu(call: Call) -> relax.Expr:
-    if call.attributes.get("approximate") == b"tanh":
+    if call.attributes.text("approximate", "none") == "tanh":
         return relax.op.nn.gelu_tanh(call.operands[0])
     return relax.op.nn.gelu(call.operands[0])
 
 
 def _pad(call: Call) -> relax.Expr | None:
-    mode = call.attributes.get("mode", b"constant").decode()
-    pads = call.attributes.get("pads")
-    if pads is None:
+    mode = call.attributes.text("mode", "constant")
+    pads: Sequence[int] = call.attributes.integers("pads", ())
+    if "pads" not in call.attributes:
         constant = call.constant(1)
         if constant is None or call.operand(3) is not None:
             return None
@@ -129,7 +129,7 @@ def _pad(call: Call) -> relax.Expr | None:
     value = call.constant(2)
     if min(pads) < 0 or (value is None and call.operand(2) is not None):
         return None
-    fill = float(value.reshape(())) if value is not None else call.attributes.get("value", 0.0)
+    fill = float(value.reshape(())) if value is not None else call.attributes.number("value", 0.0)
     if mode not in ("constant", "reflect"):
         return None
     widths = [int(pads[axis + side * rank]) for axis in range(rank) for side in (0, 1)]
@@ -143,7 +143,7 @@ def _tile(call: Call) -> relax.Expr | None:
 
 def _gather(call: Call) -> relax.Expr | None:
     """Select with a bounds check: TVM's own form reads beyond the buffer at a bad index."""
-    axis = call.attributes.get("axis", 0)
+    axis = call.attributes.integer("axis", 0)
     size, dtype = call.types[0].shape[axis], call.types[1].dtype
     index = call.constant(1)
     if index is not None:
@@ -166,11 +166,11 @@ def _pow(call: Call) -> relax.Expr | None:
 
 
 def _einsum(call: Call) -> relax.Expr:
-    return relax.op.einsum(tuple(call.operands), call.attributes["equation"].decode())
+    return relax.op.einsum(tuple(call.operands), call.attributes.text("equation", ""))
 
 
 def _celu(call: Call) -> relax.Expr:
-    data, alpha = call.operands[0], call.attributes.get("alpha", 1.0)
+    data, alpha = call.operands[0], call.attributes.number("alpha", 1.0)
     scale, zero = relax.const(alpha, call.types[0].dtype), relax.const(0, call.types[0].dtype)
     below = relax.op.subtract(
         relax.op.exp(relax.op.divide(data, scale)), relax.const(1, call.types[0].dtype)

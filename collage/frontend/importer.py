@@ -17,6 +17,7 @@ from collage.frontend.model import Function, Model
 from collage.frontend.onnx_proto import tensor_type
 from collage.frontend.tidy import tidy
 from collage.graph.op_pattern import OpPatternKind
+from collage.runtime.function_names import function_name
 
 ShapeSet = Mapping[str, tuple[int, ...]]
 
@@ -95,7 +96,7 @@ def simplify_model(
         if len(shapes) > 1:
             model = onnx.ModelProto()
             model.CopyFrom(source)
-        name = f"main_{number}" if number else "main"
+        name = function_name(number)
         file = work_dir / f"{name}.simplified.onnx"
         try:
             bind_shapes(model, dims, shape)

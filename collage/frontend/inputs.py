@@ -21,6 +21,7 @@ import onnxruntime
 from collage.errors import ModelError
 from collage.frontend.float16 import retyped, retyped_array
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnxruntime_session import first_line, is_out_of_memory, session_options
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import TensorType
@@ -100,9 +101,8 @@ def _bounds(function: Function, name: str) -> Iterator[int]:
         if not places:
             continue
         shapes = [types[value].shape if value in types else () for value in node.inputs]
-        axis = next((item.i for item in proto.attribute if item.name == "axis"), 0)
         if node.op in ("Gather", "GatherElements") and 1 in places and shapes[0]:
-            yield shapes[0][axis]
+            yield shapes[0][attributes_of(proto).integer("axis", 0)]
         elif node.op == "GatherND" and 1 in places and shapes[0] and shapes[1]:
             yield min(shapes[0][: shapes[1][-1]])
         elif node.op in ("ScatterND", "ScatterElements") and 1 in places and shapes[0]:

@@ -15,6 +15,7 @@ from collage.frontend.limited_process import Allowance, Question, answer_limited
 from collage.frontend.model import Function, Model
 from collage.frontend.model_files import open_model
 from collage.import_limits import MEMORY, SECONDS_PER_GIB, import_limits
+from collage.runtime.function_names import function_names
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _VALUE_COPIES = 3
@@ -107,11 +108,10 @@ def _answer(question: Question) -> Mapping[str, object]:
 def _simplified(path: Path, answer: Mapping[str, Any], count: int, work_dir: Path) -> Simplified:
     if answer["functions"] != count:
         raise ModelError(f"{path}: {count} functions were to be read, not {answer['functions']}")
-    names = ["main", *(f"main_{number}" for number in range(1, count))]
     return Simplified(
         str(answer["sha256"]),
         frozenset(map(str, answer["float_types"])),
-        tuple((name, work_dir / f"{name}.simplified.onnx") for name in names),
+        tuple((name, work_dir / f"{name}.simplified.onnx") for name in function_names(count)),
         tuple(map(str, answer["notes"])),
     )
 

@@ -68,18 +68,6 @@ def function_outputs_of(function: Function, ops: Set[str]) -> frozenset[str]:
     return frozenset(matching)
 
 
-def computes_int8(function: Function, nodes: IndexSet) -> bool:
-    """Tell whether a region of a quantised model has a product of small integers.
-
-    Such a product is an operator on integers (QLinearConv, MatMulInteger), or one of dequantised
-    operands.
-    """
-    ops = {function.graph.nodes[index].op for index in indices(nodes)}
-    if any(op.startswith("QLinear") or op.endswith("Integer") for op in ops):
-        return True
-    return "DequantizeLinear" in ops and bool(ops & {"Conv", "ConvTranspose", "MatMul", "Gemm"})
-
-
 def region_weights(function: Function, nodes: IndexSet) -> tuple[str, ...]:
     """Return all weights of the region, in order of first use."""
     weights: dict[str, None] = {}

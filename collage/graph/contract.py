@@ -81,25 +81,3 @@ def _node(graph: DataflowGraph, part: SubGraph, position: int, keep: bool) -> No
     kind = OpPatternKind(part.kind)
     name = part.label or "+".join(part.ops)
     return Node(position, name, "call", kind, inputs=part.input_values, outputs=part.output_values)
-
-
-def extract(sub_graph: SubGraph) -> DataflowGraph:
-    """Return the body of a sub-graph as a graph of its own, renumbered."""
-    graph = sub_graph.graph
-    members = list(indices(sub_graph.inside))
-    nodes = tuple(
-        Node(position, node.name, node.op, node.kind, inputs=node.inputs, outputs=node.outputs)
-        for position, node in enumerate(graph.nodes[index] for index in members)
-    )
-    return DataflowGraph(
-        nodes,
-        graph.types,
-        sub_graph.input_values,
-        sub_graph.output_values,
-        constants=graph.constants,
-    )
-
-
-def renumbering(sub_graph: SubGraph) -> dict[int, int]:
-    """Map the nodes of a sub-graph to those of its `extract`."""
-    return {old: new for new, old in enumerate(indices(sub_graph.inside))}

@@ -8,7 +8,6 @@ Weights are operands and no nodes, so they never make a node an entry. Hand-writ
 nodes; these have no inputs and are no entries either.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -215,15 +214,6 @@ class SubGraph:
 
     def with_label(self, label: str) -> "SubGraph":
         return SubGraph(self.graph, self.inside, self.nested, label)
-
-    def substitute(self, graph: DataflowGraph, mapping: Mapping[int, int]) -> "SubGraph":
-        """Return the same sub-graph in another graph; `mapping` renumbers the nodes."""
-        nested = tuple(
-            NestedSubGraph(nested_graph.sub_graph.substitute(graph, mapping), nested_graph.attrs)
-            for nested_graph in self.nested
-        )
-        inside = index_set(mapping[index] for index in indices(self.inside))
-        return SubGraph(graph, inside, nested, self.label)
 
 
 def components(graph: DataflowGraph, nodes: IndexSet) -> list[IndexSet]:

@@ -15,7 +15,7 @@ from collage.frontend.inputs import load_reference
 from collage.frontend.load_function import load_function
 from collage.frontend.model import Function
 from collage.frontend.region import probability_outputs, region_values
-from collage.graph.index_set import indices
+from collage.graph.quantisation import is_quantised
 from collage.measure.call_overhead import (
     DispatchOverhead,
     cpu_dispatch_overhead_s,
@@ -110,8 +110,6 @@ class FunctionKernelBuilder:
             arguments = self._gpu.tensors(arrays)
             call = self._gpu.on_stream(call)
             fetch = functools.partial(self._gpu.fetch, arguments, arrays)
-        ops = (function.graph.nodes[node].op for node in indices(work.nodes))
-        quantised = any("Quant" in op or "QLinear" in op for op in ops)
         certain = probability_outputs(function)
         return Prepared(
             call,
@@ -119,7 +117,7 @@ class FunctionKernelBuilder:
             inputs,
             outputs,
             expected=expected,
-            quantised=quantised,
+            quantised=is_quantised(function.graph, work.nodes),
             allocates=allocates,
             reduced=work.variant in self._backends[work.backend].reduced,
             probabilities=frozenset(

@@ -119,14 +119,14 @@ class LocalMeasurer:
         self._handles = [WorkerHandle(self._setup, limits.timeout_s) for _ in range(count)]
 
     def recall(
-        self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+        self, requests: Sequence[MeasurementRequest], on_cost: OnCost | None = None
     ) -> list[Cost]:
         """Return the stored cost of each request, in order; an unknown cost where none is stored.
 
         CostTable after similar cache flushes count here; for `measure` only costs after its own do.
         """
         costs = []
-        for work in works:
+        for work in requests:
             cost = self.key.recall(self._table, work)
             if cost is not None:
                 self._note_known(work, cost)
@@ -308,9 +308,9 @@ class LocalMeasurer:
         self.measured += 1
         self.drifted += outcome.drifted
         self.built += outcome.built
-        self.cached += len(pending.works) - 1
-        self.invalid += cost.is_invalid * len(pending.works)
-        for count, (position, work) in enumerate(pending.works):
+        self.cached += len(pending.requests) - 1
+        self.invalid += cost.is_invalid * len(pending.requests)
+        for count, (position, work) in enumerate(pending.requests):
             self._learn(work, cost)
             run.report(position, work, cost, count > 0)
 
@@ -350,7 +350,7 @@ class _Batch:
         if key not in self._pending:
             self._pending[key] = PendingMeasurement(key)
             self.queue.append(self._pending[key])
-        self._pending[key].works.append((position, work))
+        self._pending[key].requests.append((position, work))
 
     def take(self, fits: Callable[[MeasurementRequest], bool]) -> PendingMeasurement | None:
         """Remove the first measurement that fits from the queue; None where none fits."""

@@ -50,7 +50,7 @@ class SearchMeasurer(Measurer, Protocol):
     batch: int
 
     def recall(
-        self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+        self, requests: Sequence[MeasurementRequest], on_cost: OnCost | None = None
     ) -> list[Cost]:
         """Return the stored cost of each request, in order; an unknown cost where none is stored."""
         ...

@@ -1,9 +1,6 @@
 """Numerical check of a kernel's outputs against the reference.
 
-A float output passes when |error| <= rtol * |expected| + atol * max|expected|: rounding grows with the
-magnitude of the summed values. NaN and infinities must be in the same places. Integers and booleans must
-be equal. In a quantised region, two correct roundings of one value may differ by one step, so quantised
-integers may be off by one and floats by a step of 8 bits.
+The tolerances are those of `collage.runtime.tolerances`. NaN and infinities must be in the same places.
 
 A kernel in reduced precision has other outputs by design. Their distance from the reference is its error
 (`collage.runtime.precision`), weighed against the budget by the search. Here such a kernel is refused only
@@ -11,20 +8,12 @@ if its outputs cannot be compared, or if the error is too large for rounding.
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 
 import numpy as np
 
 from collage.runtime.precision import output_error
-
-TOLERANCE: Mapping[str, tuple[float, float]] = {
-    "float64": (1e-3, 1e-4),
-    "float32": (1e-3, 1e-4),
-    "float16": (1e-2, 5e-3),
-    "bfloat16": (5e-2, 2e-2),
-}
-QUANTISED_TOLERANCE = (1e-2, 2e-2)
-
+from collage.runtime.tolerances import float_tolerance, integer_step
 
 HIGHEST_ERROR = 0.5
 """Largest error of rounding, as a share of the output's scale; above it a reduced kernel is wrong."""
@@ -57,7 +46,7 @@ def difference(
     """Return the defect of `actual` in words, or "".
 
     Args:
-        quantised: the region converts between floats and small integers.
+        quantised: whether the region rounds to small integers; default False.
     """
     for position, (reference, output) in enumerate(zip(expected, actual, strict=True)):
         reason = _difference(reference, output, quantised)
@@ -69,13 +58,11 @@ def difference(
 def _difference(expected: np.ndarray, actual: np.ndarray, quantised: bool) -> str:
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return f"{actual.dtype}{actual.shape}, expected {expected.dtype}{expected.shape}"
-    name = str(expected.dtype)
-    if name in TOLERANCE:
-        tolerance = QUANTISED_TOLERANCE if quantised else TOLERANCE[name]
+    if tolerance := float_tolerance(expected.dtype, quantised=quantised):
         return _float_difference(expected, actual, tolerance)
-    if quantised and expected.dtype.itemsize == 1 and expected.dtype != np.bool_:
-        step = np.abs(expected.astype(np.int16) - actual.astype(np.int16))
-        wrong = int(np.count_nonzero(step > 1))
+    if step := integer_step(expected.dtype, quantised=quantised):
+        distance = np.abs(expected.astype(np.int16) - actual.astype(np.int16))
+        wrong = int(np.count_nonzero(distance > step))
     else:
         wrong = int(np.count_nonzero(expected != actual))
     return f"{wrong} of {expected.size} elements differ" if wrong else ""

@@ -34,12 +34,12 @@ class PendingMeasurement:
     """A cost key to measure, with the requests of the batch that share it."""
 
     key: CostKey
-    works: list[tuple[int, MeasurementRequest]] = field(default_factory=list)
+    requests: list[tuple[int, MeasurementRequest]] = field(default_factory=list)
     deaths: int = 0
 
     @property
     def work(self) -> MeasurementRequest:
-        return self.works[0][1]
+        return self.requests[0][1]
 
 
 class WorkerHandle:

@@ -52,7 +52,7 @@ def build_bundle(
             chosen=function.chosen,
             decision=function.published.decision,
             measured_s=function.measured_s,
-            pace=function.speed_factor,
+            speed_factor=function.speed_factor,
         )
         for function in compiled
     ]

@@ -40,6 +40,7 @@ from collage.pipeline.search_stage import (
 from collage.report.data import Summary
 from collage.report.progress import Progress
 from collage.runtime.bundle_folder import MANIFEST
+from collage.runtime.function_names import function_names
 from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
 from collage.store import open_store
@@ -93,7 +94,7 @@ class LocalCompileService:
         return node_information(request)
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
+        return function_names(len(request.options.shapes))
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         def open_measurer(
@@ -152,11 +153,6 @@ def check_device(environment: str, measured_on: DeviceName, requested: DeviceNam
         f"the request is for {requested}, and the environment {environment!r} measures on "
         f"{measured_on}: {advice}"
     )
-
-
-def set_count(request: CompileRequest) -> int:
-    """Return the number of shape sets; each is a function."""
-    return max(1, len(request.options.shapes))
 
 
 def node_information(request: CompileRequest) -> NodeInformation:

@@ -124,8 +124,8 @@ def search_with_measurements(
         try:
             checkpoint = CheckpointFile.of(enumerated, context)
             gap_s = checkpoint.read().gap_s
-            works = list(enumerated.work.values())
-            recalled = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
+            requests = list(enumerated.work.values())
+            recalled = dict(zip(enumerated.work, measurer.recall(requests, on_cost), strict=True))
             judged = _JudgingMeasurer(measurer, enumerated, options.tolerance)
             search = search_function(
                 enumerated,

@@ -173,21 +173,21 @@ def _with_tuned(
 ) -> FunctionSearch:
     """Add the tuned kernels to the candidates, measured, and search the best plans again."""
     enumerated = search.enumerated
-    works: dict[Hashable, MeasurementRequest] = {}
+    requests: dict[Hashable, MeasurementRequest] = {}
     options = list(enumerated.problem.options)
     for tuning_task, record in best:
         variant = write_trace(context.tuned_schedules_dir, record.trace)
         key = (tuning_task.digest, backend.identity, variant)
-        works[key] = replace(tuning_task.work, variant=variant)
+        requests[key] = replace(tuning_task.work, variant=variant)
         options += tuned_options(enumerated.problem, tuning_task, key)
     measurer = local_measurer(enumerated.function, reference_dir, context)
-    costs = {**search.costs, **_measured(works, measurer, context)}
+    costs = {**search.costs, **_measured(requests, measurer, context)}
     problem = replace(enumerated.problem, options=options)
     plan = find_plan(problem, costs)
-    context.tuning.tuned += len(works)
+    context.tuning.tuned += len(requests)
     context.tuning.saved_s += max(0.0, search.lazy.plan.predicted_s - plan.predicted_s)
     return FunctionSearch(
-        replace(enumerated, problem=problem, work={**enumerated.work, **works}),
+        replace(enumerated, problem=problem, work={**enumerated.work, **requests}),
         costs,
         tuple(
             select_plans(
@@ -203,13 +203,13 @@ def _with_tuned(
 
 
 def _measured(
-    works: dict[Hashable, MeasurementRequest], measurer: LocalMeasurer, context: CompileContext
+    requests: dict[Hashable, MeasurementRequest], measurer: LocalMeasurer, context: CompileContext
 ) -> dict[Hashable, Cost]:
     try:
-        costs = measurer.measure(list(works.values()))
+        costs = measurer.measure(list(requests.values()))
     finally:
         measurer.close()
-    context.counts.unique += len(works)
-    context.counts.enumerated += len(works)
+    context.counts.unique += len(requests)
+    context.counts.enumerated += len(requests)
     context.counts.add(measurer)
-    return dict(zip(works, costs, strict=True))
+    return dict(zip(requests, costs, strict=True))

@@ -125,7 +125,7 @@ def _function_summary(result: FunctionResult) -> FunctionSummary:
         name: None if baseline.reason else baseline.seconds
         for name, baseline in decision.baselines.items()
     }
-    counted = [seconds for name, seconds in baselines.items() if name not in decision.excused]
+    counted = [seconds for name, seconds in baselines.items() if name not in decision.exempt]
     best = min((seconds for seconds in counted if seconds), default=None)
     return FunctionSummary(
         function=result.search.enumerated.function.name,
@@ -137,7 +137,7 @@ def _function_summary(result: FunctionResult) -> FunctionSummary:
         speedup_over_best=best / decision.latency.seconds if best else None,
         predicted_s=result.chosen.plan.predicted_s,
         alone_s=_alone_s(result),
-        pace=result.pace,
+        pace=result.speed_factor,
         verdict=decision.verdict,
         reason=decision.reason,
         ratios={name: ratio_of(interval) for name, interval in decision.ratios.items()},

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from collage.cost import Cost
 from collage.frontend import Function
-from collage.frontend.region import computes_int8, region_bytes_and_flops
+from collage.frontend.region import region_bytes_and_flops
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import indices
+from collage.graph.quantisation import computes_int8
 from collage.measure.peaks import Peaks
 from collage.report.data import (
     Alternative,
@@ -41,7 +42,7 @@ MAX_LISTED = 400
 
 
 def region_precision(function: Function, option: Option) -> str:
-    quantised = option.backend != HOST and computes_int8(function, option.nodes)
+    quantised = option.backend != HOST and computes_int8(function.graph, option.nodes)
     return "int8" if quantised else option.precision
 
 

@@ -28,7 +28,7 @@ from collage.report.page_candidates import (
 )
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.page_regions import backend_table, region_table, roofline, timeline
-from collage.report.summary_text import pace_text, tuning_text
+from collage.report.summary_text import speed_text, tuning_text
 
 
 def render_html(data: ReportData) -> str:
@@ -241,7 +241,7 @@ def _environment(data: ReportData) -> str:
          f"measured, {counts.cached} cached, {counts.invalid} invalid"),
         ("tuning", tuning_text(summary.tuning) or "nothing that could change the plan"),
         *(
-            (f"machine speed, {function.function}", pace_text(function.pace) or "steady")
+            (f"machine speed, {function.function}", speed_text(function.pace) or "steady")
             for function in summary.functions
         ),
         ("time of the stages", ", ".join(f"{name} {duration(seconds)}" for name, seconds in stages.items())),

@@ -39,7 +39,7 @@ class FunctionResult:
     decision: Decision
     measured_s: Mapping[int, float]
     """Seconds of the kernels inside the executable, by their position in the chosen plan."""
-    pace: float = 1.0
+    speed_factor: float = 1.0
     """Speed factor: time in the final comparison over time while costs were measured; costs include it."""
 
 
@@ -66,7 +66,7 @@ def precision_result(
         },
         baselines=baselines,
         excused={
-            name: reason for decision in decisions for name, reason in decision.excused.items()
+            name: reason for decision in decisions for name, reason in decision.exempt.items()
         },
         notes=tuple(_notes(allowed, results)),
     )

@@ -43,9 +43,9 @@ def _verdict_facts(summary: Summary) -> list[tuple[str, str]]:
 def _speed_facts(summary: Summary) -> list[tuple[str, str]]:
     several = len(summary.functions) > 1
     return [
-        ("speed", f"{printable(function.function)}: {pace}" if several else pace)
+        ("speed", f"{printable(function.function)}: {change}" if several else change)
         for function in summary.functions
-        if (pace := pace_text(function.pace))
+        if (change := speed_text(function.pace))
     ]
 
 
@@ -77,15 +77,19 @@ def tuning_text(tuning: TuningFacts) -> str:
     return f"{trials}, {tuning.tuned} tuned candidates {effect} (predicted)"
 
 
-def pace_text(pace: float) -> str:
+def speed_text(speed_factor: float) -> str:
     """Summarise the change of machine speed since the measurement of costs; "" if it is small.
 
     Args:
-        pace: speed factor; 1.2 means that calls took 20 % longer in the final comparison.
+        speed_factor: 1.2 means that calls took 20 % longer in the final comparison.
     """
-    if abs(pace - 1) < STEADY_SPEED_CHANGE:
+    if abs(speed_factor - 1) < STEADY_SPEED_CHANGE:
         return ""
-    change = f"{pace - 1:.0%} longer" if pace > 1 else f"{1 - pace:.0%} less time"
+    change = (
+        f"{speed_factor - 1:.0%} longer"
+        if speed_factor > 1
+        else f"{1 - speed_factor:.0%} less time"
+    )
     return (
         f"calls took {change} in the final comparison than while costs were measured; "
         "predictions are scaled by this factor"

@@ -110,7 +110,6 @@ FUSE_OPS_KINDS = (
     (Kind.BROADCAST, Kind.COMM_REDUCE),
     (Kind.INJECTIVE, Kind.INJECTIVE),
 )
-ANYTHING = ((Kind.OUT_ELEMWISE_FUSABLE, Kind.OUT_ELEMWISE_FUSABLE),)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, indices
+from collage.graph.quantisation import DEQUANTIZE, QUANTIZE
 from collage.graph.sub_graph import SubGraph
-
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 def find_qdq_groups(graph: DataflowGraph) -> Iterator[IndexSet]:

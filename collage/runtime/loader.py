@@ -19,6 +19,7 @@ import numpy as np
 from collage.errors import BundleError
 from collage.runtime.arrays import load_arrays
 from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
+from collage.runtime.function_names import MAIN
 from collage.runtime.manifest import (
     Manifest,
     ReducedPrecision,
@@ -32,19 +33,12 @@ from collage.runtime.manifest import (
 from collage.runtime.precision import output_error
 from collage.runtime.session import ExecutableSession, Outputs
 from collage.runtime.tensor_exchange import DeviceTensor
+from collage.runtime.tolerances import float_tolerance, integer_step
 
 if TYPE_CHECKING:
     from collage.runtime.signature import TrustedKeys
 
 GOLDEN = "golden.npz"
-TOLERANCE = {
-    "bfloat16": (5e-2, 2e-2),
-    "float16": (1e-2, 5e-3),
-    "float32": (1e-3, 1e-4),
-    "float64": (1e-3, 1e-4),
-}
-"""Relative and absolute (of the largest expected magnitude) tolerance: those of the gate."""
-QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
 
 def load(folder: Path | str, verify_keys: "Sequence[Path] | TrustedKeys" = ()) -> "LoadedBundle":
@@ -162,7 +156,7 @@ class LoadedBundle:
             for name, value in outputs:
                 self._compare_output(signature.function, name, value, expected[name])
 
-    def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
+    def benchmark(self, seconds: float = 3.0, function: str = MAIN) -> float:
         """Return the median latency in seconds of `run` on a function's golden inputs."""
         inputs = self.golden(function)[0]
         self.run(inputs)
@@ -227,9 +221,8 @@ def _compare(label: str, value: np.ndarray, expected: np.ndarray, quantised: boo
             f"self check: {label} is {value.dtype}{list(value.shape)}, "
             f"expected {expected.dtype}{list(expected.shape)}"
         )
-    tolerance = TOLERANCE.get(expected.dtype.name, (0.0, 0.0))
-    step = int(quantised and expected.dtype.itemsize == 1 and expected.dtype.kind in "iu")
-    relative, absolute = QUANTISED_TOLERANCE if quantised and any(tolerance) else tolerance
+    relative, absolute = float_tolerance(expected.dtype, quantised=quantised) or (0.0, 0.0)
+    step = integer_step(expected.dtype, quantised=quantised)
     scale = float(np.abs(expected).max(initial=0.0)) if relative else 0.0
     wide = np.promote_types(expected.dtype, np.float32) if relative else expected.dtype
     reference, actual = expected.astype(wide, copy=False), value.astype(wide, copy=False)

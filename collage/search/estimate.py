@@ -73,10 +73,6 @@ class AdditiveEstimator:
             for family, options in families.items()
         }
 
-    def optimism(self, backend: str, variant: str = "") -> float:
-        """Return the current factor of a backend's variant, without the margin."""
-        return self._optimism[backend, variant]
-
     def estimate(self, option: Option) -> float:
         family = _family(option)
         units = self._units[family]

@@ -14,6 +14,7 @@ import numpy as np
 from collage.errors import MeasureError
 from collage.frontend import Function
 from collage.frontend.region import function_outputs_of
+from collage.graph.quantisation import is_quantised
 from collage.verify.accuracy_samples import Errors, beyond
 from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.interleaved_benchmark import InterleavedBenchmark
@@ -70,7 +71,7 @@ class AccuracyChecker:
         first, second = (
             dict(zip(names, self.benchmark.outputs(plan.name), strict=True)) for _ in range(2)
         )
-        checks = compare_outputs(first, second, quantised=is_quantised(self.function))
+        checks = compare_outputs(first, second, quantised=is_quantised(self.function.graph))
         return Golden(first, all(check.passed for check in checks))
 
     def wrong(self, plan: PlanExecutable) -> str:
@@ -85,7 +86,7 @@ class AccuracyChecker:
             return str(error)
         actual = dict(zip(self.function.graph.outputs, results, strict=True))
         softmax = function_outputs_of(self.function, frozenset({"Softmax"}))
-        quantised = is_quantised(self.function)
+        quantised = is_quantised(self.function.graph)
         checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
         return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
 
@@ -103,8 +104,3 @@ class AccuracyChecker:
             if reason := beyond(self.errors[name], self.budget.tolerance):
                 reasons[name] = reason
         return reasons
-
-
-def is_quantised(function: Function) -> bool:
-    """Tell whether the function converts between floats and small integers."""
-    return any("Quantize" in node.op or "Integer" in node.op for node in function.graph.nodes)

@@ -42,7 +42,7 @@ class Decision:
         reason: the decision in words.
         ratios: ratios of `chosen` to each framework that ran.
         errors: largest errors of all checked targets by name; empty without an error budget.
-        excused: reasons of frameworks in reduced precision that exceed the error budget and do not count.
+        exempt: reasons of frameworks in reduced precision that exceed the error budget and do not count.
         finalists: names of the plans of the final round.
         golden: outputs of the original-file plan, where that ships; else None.
     """
@@ -56,7 +56,7 @@ class Decision:
     rejected: Mapping[str, str] = field(default_factory=dict)
     ratios: Mapping[str, RatioInterval] = field(default_factory=dict)
     errors: Mapping[str, Errors] = field(default_factory=dict)
-    excused: Mapping[str, str] = field(default_factory=dict)
+    exempt: Mapping[str, str] = field(default_factory=dict)
     finalists: tuple[str, ...] = ()
     golden: Golden | None = None
 

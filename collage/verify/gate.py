@@ -121,7 +121,7 @@ class Gate:
             latencies={**rounds.latencies, **decision.latencies},
             rejected=rounds.rejected,
             errors=rounds.checker.errors,
-            excused=final.exempt,
+            exempt=final.exempt,
             finalists=finalists,
         )
 

@@ -41,7 +41,7 @@ def compare_outputs(
         expected: outputs of the original model by name.
         actual: outputs of the target by name.
         softmax_outputs: names of the outputs of a softmax; default none.
-        quantised: whether the model converts between floats and small integers; default False.
+        quantised: whether the model rounds to small integers; default False.
     """
     checks = []
     for name, reference in expected.items():

@@ -12,12 +12,12 @@ from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 from collage.backends.cpu.openvino import OpenVinoBackend
 from collage.frontend import import_model
 from collage.frontend.region import (
-    computes_int8,
     probability_outputs,
     region_onnx,
     region_values,
 )
 from collage.graph.index_set import index_set, indices
+from collage.graph.quantisation import computes_int8
 from collage.rules.candidates import find_candidates
 from collage.rules.qdq_groups import find_qdq_groups
 from collage.runtime.cpu import bf16_reason
@@ -97,7 +97,11 @@ def quantised(tmp_path_factory):
 
 
 def products_of(function):
-    return [island for island in find_qdq_groups(function.graph) if computes_int8(function, island)]
+    return [
+        island
+        for island in find_qdq_groups(function.graph)
+        if computes_int8(function.graph, island)
+    ]
 
 
 def test_every_product_of_a_quantised_model_is_in_an_island(quantised):

@@ -112,7 +112,7 @@ def environment():
 
 
 def named_keys(backends, environment, sweep=NO_SWEEP):
-    """Keys of works of a function "main" without a graph; `backends` are identities by name."""
+    """Keys of requests for a function "main" without a graph; `backends` are identities by name."""
     return CostKeys(
         [SimpleNamespace(name="main")],
         [SimpleNamespace(name=name, identity=identity) for name, identity in backends.items()],
@@ -157,8 +157,8 @@ def notices():
 
 
 @pytest.fixture
-def make_site(s3_address, tmp_path_factory, settings, environment, jobs, notices):  # noqa: F811
-    """Make a site as another process would: with an empty folder of its own."""
+def make_service(s3_address, tmp_path_factory, settings, environment, jobs, notices):  # noqa: F811
+    """Make a compile service as another process would: with an empty folder of its own."""
 
     def make(environment=environment, **changes):
         return ClusterCompileService(

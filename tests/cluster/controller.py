@@ -24,8 +24,8 @@ def main() -> None:
         poll_s=0.3,
     )
     environments = read_environments(Path(folder) / "environments.yaml")
-    site = ClusterCompileService(address, Path(folder) / "cache", settings, environments)
-    site.search(read_request(open_store(address), digest), "main", TerminalProgress())
+    service = ClusterCompileService(address, Path(folder) / "cache", settings, environments)
+    service.search(read_request(open_store(address), digest), "main", TerminalProgress())
 
 
 if __name__ == "__main__":

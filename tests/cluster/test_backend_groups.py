@@ -16,10 +16,10 @@ GROUPS = {"onnxruntime": "graph", "openvino": "graph", "onednn": "library", "tvm
 
 
 def keyed_requests(counts):
-    works = [(name, number) for name, count in counts.items() for number in range(count)]
+    requests = [(name, number) for name, count in counts.items() for number in range(count)]
     return [
         KeyedRequest(CostKey(f"{place:064x}"), MeasurementRequest("main", 1 << number, name))
-        for place, (name, number) in enumerate(works)
+        for place, (name, number) in enumerate(requests)
     ]
 
 

@@ -67,11 +67,11 @@ def nodes_of(core, namespace, component):
 
 
 def test_cpu_nodes_build_all_kernels_for_gpu_pods(
-    plane, two_kinds, make_site, request_, store, core, namespace
+    plane, two_kinds, make_service, request_, store, core, namespace
 ):
-    site = make_site()
-    facts = site.probe(request_)
-    searched = site.search(request_, "main", QUIET)
+    service = make_service()
+    facts = service.probe(request_)
+    searched = service.search(request_, "main", QUIET)
     assert searched.measured > 10
     assert nodes_of(core, namespace, "build") == {"builder"}
     assert nodes_of(core, namespace, "measure") == nodes_of(core, namespace, "probe") == {"timer"}
@@ -97,7 +97,7 @@ def test_cpu_nodes_build_all_kernels_for_gpu_pods(
     assert costs["builder"] == 0
     assert set(measured(store, facts.environment).values()) == {1}
 
-    again = make_site().search(request_, "main", QUIET)
+    again = make_service().search(request_, "main", QUIET)
     assert (again.measured, again.gap_s) == (0, searched.gap_s)
 
 
@@ -119,9 +119,9 @@ def test_measurement_overlaps_with_builds(
         build = environment.build.model_copy(update={"overlap": overlap})
         changes = {"build": build, "seconds_per_shard": 60, "deadline_seconds": 3000}
         pool = {"pool": environment.model_copy(update=changes)}
-        site = ClusterCompileService(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
-        facts = site.probe(request)
-        searched = site.search(request, "main", QUIET)
+        service = ClusterCompileService(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
+        facts = service.probe(request)
+        searched = service.search(request, "main", QUIET)
         times = measured(store, facts.environment)
         assert set(times.values()) == {1}, "nothing was measured twice"
         assert len(times) == searched.measured

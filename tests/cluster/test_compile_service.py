@@ -28,19 +28,19 @@ def job_names(jobs, component):
 
 
 def test_jobs_measure_a_request_and_a_rerun_measures_nothing(
-    nodes, make_site, request_, store, jobs, notices, tmp_path
+    nodes, make_service, request_, store, jobs, notices, tmp_path
 ):
-    site = make_site()
-    facts = site.probe(request_)
+    service = make_service()
+    facts = service.probe(request_)
     assert set(facts.backends) == {"onnxruntime", "onednn"}
-    assert site.functions(request_) == ("main",)
-    searched = site.search(request_, "main", QUIET)
+    assert service.functions(request_) == ("main",)
+    searched = service.search(request_, "main", QUIET)
     assert searched.measured > 10
     batches = job_names(jobs, "measure")
     assert len(batches) >= 2
     assert not any("given up" in notice for notice in notices)
 
-    again = make_site()  # another process, with nothing of its own
+    again = make_service()  # another process, with nothing of its own
     second = again.search(request_, "main", QUIET)
     assert (second.measured, second.gap_s) == (0, searched.gap_s)
     assert job_names(jobs, "measure") == batches
@@ -52,12 +52,12 @@ def test_jobs_measure_a_request_and_a_rerun_measures_nothing(
 
 
 def test_backend_groups_have_simultaneous_jobs(
-    nodes, make_site, request_, store, jobs, environment
+    nodes, make_service, request_, store, jobs, environment
 ):
     changes = {"backend_groups": {"mine": ("onednn",)}, "seconds_per_group": 0.0}
-    site = make_site(environment=environment.model_copy(update=changes))
-    facts = site.probe(request_)
-    searched = site.search(request_, "main", QUIET)
+    service = make_service(environment=environment.model_copy(update=changes))
+    facts = service.probe(request_)
+    searched = service.search(request_, "main", QUIET)
     groups = Counter()
     for job in jobs.find({"app.kubernetes.io/component": "measure"}):
         batch = Batch.model_validate_json(get_blob(store, job.notes["collage.dev/batch"]))
@@ -69,10 +69,10 @@ def test_backend_groups_have_simultaneous_jobs(
 
 
 def test_the_budget_counts_measuring_and_not_the_queue(
-    nodes, make_site, request_, core, monkeypatch
+    nodes, make_service, request_, core, monkeypatch
 ):
-    site = make_site()
-    site.probe(request_)
+    service = make_service()
+    service.probe(request_)
     waited_s = []
     monkeypatch.setattr(ClusterMeasurer, "close", lambda self: waited_s.append(self.waited_s))
     names = [node.name for node in nodes]
@@ -83,17 +83,17 @@ def test_the_budget_counts_measuring_and_not_the_queue(
     )
     freed.start()
     start = time.monotonic()
-    site.search(request_, "main", QUIET)
+    service.search(request_, "main", QUIET)
     taken_s = time.monotonic() - start
     freed.join()
     assert 15 < waited_s[0] < taken_s - 2
 
 
 def test_costs_from_a_throttled_node_are_measured_again_once(
-    nodes, make_site, request_, store, notices, environment
+    nodes, make_service, request_, store, notices, environment
 ):
-    site = make_site(environment=environment.model_copy(update={"control_tolerance": 0.25}))
-    facts = site.probe(request_)
+    service = make_service(environment=environment.model_copy(update={"control_tolerance": 0.25}))
+    facts = service.probe(request_)
     records = ShardReports(store, facts.environment)
     for number in range(60):  # other nodes that were ten thousand times as fast
         records.put(
@@ -102,27 +102,27 @@ def test_costs_from_a_throttled_node_are_measured_again_once(
                 before_s={"cpu": 1e-9}, after_s={"cpu": 1e-9}, costs={}, built=0,
             )
         )  # fmt: skip
-    searched = site.search(request_, "main", QUIET)
+    searched = service.search(request_, "main", QUIET)
     counts = measured(store, facts.environment)
     assert set(counts.values()) == {2}
     assert len(counts) == searched.measured / 2
     discards = [notice for notice in notices if "off its usual time, more than 25%" in notice]
     assert any(re.search(r": (\d+) of \1 costs are discarded", notice) for notice in discards)
-    assert site.search(request_, "main", QUIET).measured == 0, "the second costs stay"
+    assert service.search(request_, "main", QUIET).measured == 0, "the second costs stay"
     assert len([notice for notice in notices if "off its usual time" in notice]) == len(discards)
 
 
-def test_a_wrong_image_fails_within_a_minute_with_the_reason(nodes, make_site, request_, jobs):
+def test_a_wrong_image_fails_within_a_minute_with_the_reason(nodes, make_service, request_, jobs):
     with pytest.raises(ClusterError, match=r"ImagePull.*nowhere/measure:9.*not found"):
-        make_site(measure_image="nowhere/measure:9").probe(request_)
+        make_service(measure_image="nowhere/measure:9").probe(request_)
     assert not any(not job.ended for job in jobs.find({}))
 
 
-def test_a_missing_secret_fails_with_its_name(nodes, make_site, request_):
+def test_a_missing_secret_fails_with_its_name(nodes, make_service, request_):
     with pytest.raises(
         ClusterError, match=r'CreateContainerConfigError: secret "absent" not found'
     ):
-        make_site(env_from_secrets=("absent",)).probe(request_)
+        make_service(env_from_secrets=("absent",)).probe(request_)
 
 
 @pytest.mark.parametrize(
@@ -132,20 +132,20 @@ def test_a_missing_secret_fails_with_its_name(nodes, make_site, request_):
         ({"threads": 2}, "asks for 2 threads, the environment 'pool' has 1"),
     ],
 )
-def test_what_is_not_configured_is_refused(make_site, request_, change, message):
+def test_what_is_not_configured_is_refused(make_service, request_, change, message):
     with pytest.raises(OptionError, match=message):
-        make_site().probe(request_.model_copy(update=change))
+        make_service().probe(request_.model_copy(update=change))
 
 
-def test_an_unknown_backend_fails_at_once_with_the_pods_words(nodes, make_site, store, request_):
+def test_an_unknown_backend_fails_at_once_with_the_pods_words(nodes, make_service, store, request_):
     options = RequestOptions(backends=("onnxruntime", "no-such-one"))
     request = request_.model_copy(update={"options": options})
     store.create(f"requests/{request.digest}.json", request.text)
     with pytest.raises(ClusterError, match=r"(?s)PodFailurePolicy.*no-such-one"):
-        make_site().probe(request)
+        make_service().probe(request)
 
 
-def test_kubernetes_says_no(plane, make_site, request_, namespace, settings, environment):
+def test_kubernetes_says_no(plane, make_service, request_, namespace, settings, environment):
     from collage.cluster.kubernetes.api import Jobs
     from collage.cluster.kubernetes.manifests import JobTask, Kind
 

@@ -58,14 +58,14 @@ def environment(environment):
 class Search(threading.Thread):
     """A search in a thread; `end` returns what it found."""
 
-    def __init__(self, site, request):
+    def __init__(self, service, request):
         super().__init__(daemon=True)
-        self.site, self.request, self.found, self.error = site, request, None, None
+        self.service, self.request, self.found, self.error = service, request, None, None
         self.start()
 
     def run(self):
         try:
-            self.found = self.site.search(self.request, "main", QUIET)
+            self.found = self.service.search(self.request, "main", QUIET)
         except Exception as error:
             self.error = error
 
@@ -105,12 +105,12 @@ def test_a_killed_measuring_pod_loses_nothing(
         model = small_model(tmp_path / "small.onnx")
         request = submit(store, model, environment="pool", options=options)
 
-        def site(folder, address=address):
+        def service(folder, address=address):
             return ClusterCompileService(
                 address, tmp_path / folder, settings, {"pool": environment}, jobs=jobs
             )
 
-        first = site(f"{number}-first")
+        first = service(f"{number}-first")
         first.probe(request)
         search = Search(first, request)
         begun = bool(number % 2)
@@ -121,7 +121,7 @@ def test_a_killed_measuring_pod_loses_nothing(
         assert before.keys() <= after.keys(), "a cost was lost"
         assert set(after.values()) == {1}, "a cost that was in the store was measured again"
         assert len(after) == searched.measured + 1, "the cost of a call is of no candidate"
-        again = site(f"{number}-again").search(request, "main", QUIET)
+        again = service(f"{number}-again").search(request, "main", QUIET)
         assert again.measured == 0
         assert again.plans == searched.plans
         predicted_s.append(min(plan.predicted_s for plan in searched.plans))
@@ -138,11 +138,11 @@ def test_a_killed_measuring_pod_loses_nothing(
 
 
 def test_a_new_controller_adopts_the_job_of_a_killed_one(
-    plane, nodes, make_site, request_, store, core, namespace, jobs, notices, s3_address, tmp_path,
+    plane, nodes, make_service, request_, store, core, namespace, jobs, notices, s3_address, tmp_path,
     environment,
 ):  # fmt: skip
-    site = make_site()
-    site.probe(request_)
+    service = make_service()
+    service.probe(request_)
     plane.kubeconfig(tmp_path / "kubeconfig", namespace=namespace)
     written = {"pool": environment.model_dump(mode="json", by_alias=True)}
     (tmp_path / "environments.yaml").write_text(yaml.safe_dump(written))
@@ -164,7 +164,7 @@ def test_a_new_controller_adopts_the_job_of_a_killed_one(
         controller.kill()
         controller.communicate()
     (batch,) = jobs.find({"app.kubernetes.io/component": "measure"})
-    search = Search(site, request_)
+    search = Search(service, request_)
     until(lambda: any(batch.name in notice and "waiting for it" in notice for notice in notices))
     assert jobs.find({"app.kubernetes.io/component": "measure"}) == [batch]
     send(nodes, namespace, pod, signal.SIGCONT)

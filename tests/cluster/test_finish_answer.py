@@ -16,7 +16,7 @@ ANSWER = "answers/finish.json"
 
 
 class Waiting(ClusterCompileService):
-    """A site whose pod has answered."""
+    """A compile service whose pod has answered."""
 
     def __init__(self, store, facts):
         self._store, self._found = store, facts

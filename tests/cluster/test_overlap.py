@@ -133,12 +133,12 @@ def measured_s(folder, build_s, overlap, candidates=96):
     measurer = ClusterMeasurer(
         task, runner, store, table, keys=named_keys(BACKENDS, ENVIRONMENT), signing=KEYS
     )
-    works = [MeasurementRequest("main", 1 << number, "tvm-cuda") for number in range(candidates)]
-    costs = measurer.measure(works)
+    requests = [MeasurementRequest("main", 1 << number, "tvm-cuda") for number in range(candidates)]
+    costs = measurer.measure(requests)
     assert all(cost.is_valid for cost in costs)
     assert (measurer.measured, measurer.cached) == (candidates, 0)
     assert len(cluster.costs) == len(set(cluster.costs)) == candidates, "none twice"
-    assert measurer.recall(works) == costs
+    assert measurer.recall(requests) == costs
     assert measurer.measured + measurer.cached == 2 * candidates
     return cluster.clock_s, cluster
 

@@ -51,7 +51,7 @@ def batch(store, tmp_path_factory):
         function = imported(model, context).functions[0]
         sweep = model_sweep(function, Target.CPU, facts.cache_bytes)
         key = CostKeys([function], context.backends, facts.environment, sweep)
-        works = enumerated_function(function, context).work.values()
+        requests = enumerated_function(function, context).work.values()
         shard = tuple(
             ShardRequest(
                 nodes=hex(request.nodes),
@@ -59,7 +59,7 @@ def batch(store, tmp_path_factory):
                 variant=request.variant,
                 key=key(request),
             )
-            for request in works
+            for request in requests
         )
     return Batch(
         request=request.digest,

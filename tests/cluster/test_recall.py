@@ -42,8 +42,8 @@ def test_costs_of_another_model_of_the_family_are_known(tmp_path):
     measurer = ClusterMeasurer(
         task, runner, store, mine, keys=named_keys(BACKENDS, ENVIRONMENT, deep), signing=KEYS
     )
-    works = [recalled, MeasurementRequest("main", 0b10, "onednn")]
-    costs = measurer.recall(works, lambda *call: calls.append(call))
+    requests = [recalled, MeasurementRequest("main", 0b10, "onednn")]
+    costs = measurer.recall(requests, lambda *call: calls.append(call))
     assert costs[0] == cost
     assert costs[1].is_unknown
     assert calls == [(recalled, cost, True)]

@@ -35,7 +35,7 @@ def fleet(plane, tmp_path_factory):
         yield kwok
 
 
-def works(count):
+def requests(count):
     return [
         MeasurementRequest("main", 0b11 << (number // 2), sorted(BACKENDS)[number % 2])
         for number in range(count)
@@ -98,7 +98,7 @@ def test_api_calls_and_memory_stay_flat(
         pods = PlayedPods(Jobs(namespace, api), store)
         before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         start = time.monotonic()
-        costs = measurer.measure(works(candidates))
+        costs = measurer.measure(requests(candidates))
         taken_s = time.monotonic() - start
         after_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         pods.end()

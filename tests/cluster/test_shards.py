@@ -88,8 +88,10 @@ def test_the_batch_is_independent_of_the_order():
         )
     assert len(contents) == 1
     batch = Batch.model_validate_json(contents.pop())
-    works = {(request.key, request.work("main")) for shard in batch.shards for request in shard}
-    assert works == {(candidate.key, candidate.work) for candidate in candidates(200, regions=40)}
+    requests = {(request.key, request.work("main")) for shard in batch.shards for request in shard}
+    assert requests == {
+        (candidate.key, candidate.work) for candidate in candidates(200, regions=40)
+    }
 
 
 def test_ten_thousand_candidates_are_planned_in_seconds():

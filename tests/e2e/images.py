@@ -22,7 +22,7 @@ BASE = "docker.io/library/python:3.11-slim-bookworm"
 STAND_IN = f"{REPOSITORY}/base:{TAG}"
 PULL_S, BUILD_S = 180, 3000
 MACHINE = ("/etc/ssl/certs", "/etc/pip.conf")
-"""What a build may need of a machine behind a proxy."""
+"""Environment variables of a build behind a proxy."""
 
 
 def reference(target: str) -> str:
@@ -59,7 +59,7 @@ def export(target: str, folder: Path) -> Path:
 
 
 def inspect(target: str) -> str:
-    """Return what buildah says of the image: configuration, history, annotations; JSON."""
+    """Return buildah's description of the image: configuration, history, annotations; JSON."""
     command = ["buildah", "inspect", "--type", "image", reference(target)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

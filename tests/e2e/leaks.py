@@ -25,14 +25,14 @@ PATTERNS: Mapping[str, tuple[tuple[bytes, ...], bytes]] = {
         rb"[\w.-]{1,64}:[^\s@/:'\"<>{}$()%\[\]*]{6,64}@[\w-]+\.[\w.-]+",
     ),
 }
-"""By kind: what it begins with, and how it goes on."""
+"""Beginning and remainder of a secret, by kind."""
 EXAMPLE = re.compile(rb"EXAMPLE|example|password|PRIVATE KEY-----[\s\\n]*\.\.\.")
 KNOWN = (
     (r"/libgnutls\.so\.", "private key"),  # of the library's self test
     (r"/apprise/plugins/google_chat\.py$", "Google key"),  # in a comment with an example
     (r"/prefect/runner/storage\.py$", "password in a URL"),  # in a docstring with an example
 )
-"""What packages publish themselves, by file and kind."""
+"""Examples that packages publish, by file and kind."""
 SECRET_NAME = re.compile(
     r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY", re.I
 )

@@ -26,7 +26,7 @@ Values = Mapping[str, Any]
 
 
 class Place(Protocol):
-    """What the tests need of the nodes."""
+    """Requirements of the tests on the nodes."""
 
     repository: str
     tag: str

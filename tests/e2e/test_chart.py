@@ -101,7 +101,7 @@ def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
 
 @pytest.fixture
 def release(plane, place, namespace, server, mlflow_site, s3_address, tmp_path):  # noqa: F811
-    """Install the chart and wait for its pods; what its pods said is shown where a test fails."""
+    """Install the chart and wait for its pods; a failing test shows their logs."""
     values = chart_values(place, server, mlflow_site, s3_address)
     kubeconfig = plane.kubeconfig(tmp_path / "kubeconfig", namespace=namespace)
     with helm_python.Config(kubeconfig_path=kubeconfig, namespace=namespace) as helm:
@@ -302,7 +302,7 @@ def jobs_by_component(plane, namespace):
 
 
 def pod_logs(plane, namespace):
-    """What every pod said, by its name."""
+    """Logs of the pods, by name."""
     actual = {}
     with plane.client() as api:
         core = client.CoreV1Api(api)

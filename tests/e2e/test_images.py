@@ -1,4 +1,4 @@
-"""What is in the images of the Dockerfile, and what they may do on a node."""
+"""Contents of the Dockerfile's images, and their permissions on a node."""
 
 import json
 import subprocess

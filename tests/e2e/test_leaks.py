@@ -1,4 +1,4 @@
-"""The search for secrets finds each kind, wherever it lies, and takes no example for one."""
+"""The search for secrets finds each kind in every place, and ignores examples."""
 
 import io
 import random

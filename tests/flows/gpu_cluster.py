@@ -58,7 +58,7 @@ class GpuCluster:
         ]  # fmt: skip
 
     def settings(self, **changes) -> dict[str, str]:
-        """What the flows are told; `changes` are of the environment `gpu`."""
+        """Settings of the flows; `changes` are of the environment `gpu`."""
         file = self._folder / "environments.yaml"
         file.write_text(yaml.safe_dump({"gpu": ENVIRONMENT | changes}))
         self._plane.kubeconfig(self._folder / "kubeconfig", namespace=self._namespace)

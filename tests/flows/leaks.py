@@ -1,4 +1,4 @@
-"""Everything that the parts of an installation wrote, by place, to look for what must not be there."""
+"""All output of an installation's parts, by place, for the search for secrets."""
 
 import base64
 import io
@@ -36,7 +36,7 @@ class Places:
             self.add(f"{place}/{entry.key}", store.read(entry.key).data)
 
     def add_prefect(self, place, client):
-        """What the API tells of runs: their logs, artifacts, states, parameters, events."""
+        """The API's data of runs: logs, artifacts, states, parameters, events."""
         for kind in PREFECT:
             rows, page = [], None
             while page is None or len(page) == PAGE:

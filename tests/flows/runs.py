@@ -1,4 +1,4 @@
-"""Runs of one small model against one store, and what each has left there and on its own disk."""
+"""Runs of one small model against one store, with the files that each left there and on its own disk."""
 
 import json
 import os

@@ -14,7 +14,7 @@ MORE = {
     "prefect gcl inspect": ["collage-local"],
     "prefect gcl update --active-slots": ["0", "collage-local"],
 }
-"""What a reader adds to a line that stands in the text."""
+"""Arguments that a reader adds to a documented line."""
 
 
 @pytest.fixture

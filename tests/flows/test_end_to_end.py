@@ -38,7 +38,7 @@ MARKED = {
 
 @pytest.fixture
 def worker(server, limit, s3_address, mlflow_site, tmp_path, monkeypatch):  # noqa: F811
-    """Set the server up as an installation does, then let a worker run what comes."""
+    """Set the server up as an installation does, with a worker."""
     from flows import setup
 
     settings = {
@@ -79,7 +79,7 @@ def hook(server, mlflow_site, tmp_path):  # noqa: F811
 
 @pytest.fixture
 def written(server, client, hook, mlflow_site, s3_server, s3_address, tmp_path):  # noqa: F811
-    """Collect what all parts have written by now."""
+    """Collect the output of all parts so far."""
 
     def collect():
         places = Places()

@@ -110,7 +110,7 @@ def check_that_it_computes(cluster, runs, function, folder):
 
 
 def test_nodes_without_a_usable_gpu_fail_the_run_with_advice(runs, cluster, limit):
-    """The builder's nodes are told to offer GPUs that no pod sees."""
+    """The builder's nodes offer GPUs that no pod sees."""
     runs.tell(cluster.settings(nodeSelector={"pool": "build"}, gpuResource="nvidia.com/gpu-shared"))
     node = cluster.nodes[0]
     extra = {"status": {"capacity": {"nvidia.com/gpu-shared": "1"}}}

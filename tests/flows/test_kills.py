@@ -30,7 +30,7 @@ from tests.store.conftest import Bucket
 pytestmark = pytest.mark.full
 
 BUDGET_S = 180
-"""Enough to measure all: what is compared are plans, not how far a search came while others worked."""
+"""Enough to measure all candidates: the test compares plans, not the progress of searches."""
 
 AWAY_S = (0.5, 3.0, 20.0)
 """How long the S3 server is away: retries get over the shorter times."""
@@ -85,7 +85,7 @@ def make_runs(server, limit, s3, tmp_path):
 
 @pytest.fixture
 def undisturbed(make_runs):
-    """How long a run takes, and what its bundle takes, when nothing is killed."""
+    """Duration of an undisturbed run, and the latency of its bundle."""
     runs = make_runs("undisturbed")
     start = time.monotonic()
     reported = runs.end(runs.start())
@@ -148,7 +148,7 @@ def say(capsys, line):
 
 
 def one_round(kill, make_runs, s3, number, run_s, chance):
-    """Disturb a run, run it again, and check what the second one measured and left."""
+    """Disturb a run, run it again, and check measurements and files of the second one."""
     first, latest_s = "", run_s
     while not first:  # a moment after the end is none
         moment_s = chance.uniform(1.0, latest_s)

@@ -1,4 +1,4 @@
-"""What the flow does around measuring: environments, retries, tags, aliases and records."""
+"""The flow around measuring: environments, retries, tags, aliases and records."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from collage.store import open_store
 from collage.store.alias_counters import Verification
 from collage.store.aliases import list_aliases, read_alias
 from collage.store.bundles import fetch_bundle
-from tests.flows.fake_site import FakeSite, registered
+from tests.flows.fake_compile_service import FakeCompileService, registered
 from tests.support.keys import make_key
 from tests.support.models import small_model
 
@@ -23,9 +23,9 @@ pytest.importorskip("prefect")
 
 
 @pytest.fixture
-def site(settings, server, limit, tmp_path, monkeypatch):
+def service(settings, server, limit, tmp_path, monkeypatch):
     """Two environments, `a` and `b`, of a fake cluster."""
-    created = FakeSite(settings.store, tmp_path / "bundles")
+    created = FakeCompileService(settings.store, tmp_path / "bundles")
     before = {
         "a": SimpleNamespace(threads=1, device="cpu"),
         "b": SimpleNamespace(threads=2, device="cuda"),
@@ -53,7 +53,7 @@ def tags(registry):
     return registry.status(registry.find("small", "1"))
 
 
-def test_every_environment_gets_a_bundle_and_an_alias(site, registry, settings):
+def test_every_environment_gets_a_bundle_and_an_alias(service, registry, settings):
     state = optimize("small", "1")
     assert state.is_completed(), state
     actual = {alias.name: alias.bundle for alias in list_aliases(open_store(settings.store))}
@@ -67,7 +67,9 @@ def test_every_environment_gets_a_bundle_and_an_alias(site, registry, settings):
     assert {pair.partition("=")[0] for pair in status.environment.split(",")} == {"a", "b"}
 
 
-def test_with_a_key_bundles_and_aliases_are_signed(site, registry, settings, tmp_path, monkeypatch):
+def test_with_a_key_bundles_and_aliases_are_signed(
+    service, registry, settings, tmp_path, monkeypatch
+):
     key = make_key(tmp_path)
     monkeypatch.setenv("COLLAGE_SIGN_KEY", str(key.private))
     state = optimize("small", "1")
@@ -78,45 +80,45 @@ def test_with_a_key_bundles_and_aliases_are_signed(site, registry, settings, tmp
         fetch_bundle(store, name, tmp_path / "out", verification=checks)
 
 
-def test_a_bundle_that_its_site_did_not_sign_gets_no_alias(
-    site, registry, settings, tmp_path, monkeypatch
+def test_a_bundle_without_a_signature_gets_no_alias(
+    service, registry, settings, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("COLLAGE_SIGN_KEY", str(make_key(tmp_path).private))
-    site.signs = False
+    service.signs = False
     state = optimize("small", "1")
     assert state.is_failed()
     assert "not signed" in state.message
     assert list(list_aliases(open_store(settings.store))) == []
 
 
-def test_a_registered_model_may_be_called_as_a_file_is(site, settings, tmp_path):
+def test_a_registered_model_may_be_called_as_a_file_is(service, settings, tmp_path):
     actual = registered(settings, small_model(tmp_path / "small.onnx"), name="rec.onnx")
     state = optimize("rec.onnx", "1")
     assert state.is_completed(), state
     assert actual.status(actual.find("rec.onnx", "1")).status == "optimized"
 
 
-def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):
+def test_unchanged_it_asks_the_nodes_and_does_nothing_else(service, registry):
     optimize("small", "1")
-    site.calls.clear()
+    service.calls.clear()
     state = optimize("small", "1")
     assert state.is_completed()
-    assert sorted(site.calls) == [("a", "probe"), ("b", "probe")]
+    assert sorted(service.calls) == [("a", "probe"), ("b", "probe")]
 
 
-def test_a_changed_environment_is_measured_again_alone(site, registry, settings):
+def test_a_changed_environment_is_measured_again_alone(service, registry, settings):
     optimize("small", "1")
     before = read_alias(open_store(settings.store), "small/1/b").bundle
-    site.calls.clear()
-    site.driver["b"] = "new"
+    service.calls.clear()
+    service.driver["b"] = "new"
     optimize("small", "1")
-    assert ("a", "finish") not in site.calls
-    assert ("b", "finish") in site.calls
+    assert ("a", "finish") not in service.calls
+    assert ("b", "finish") in service.calls
     assert read_alias(open_store(settings.store), "small/1/b").bundle != before
 
 
-def test_an_environment_that_fails_leaves_the_others_alone(site, registry, settings):
-    site.errors["a", "finish"] = [MeasureError("the image pulls nothing: ErrImagePull")]
+def test_an_environment_that_fails_leaves_the_others_alone(service, registry, settings):
+    service.errors["a", "finish"] = [MeasureError("the image pulls nothing: ErrImagePull")]
     state = optimize("small", "1")
     assert state.is_failed()
     assert "ErrImagePull" in state.message
@@ -125,11 +127,11 @@ def test_an_environment_that_fails_leaves_the_others_alone(site, registry, setti
     assert read_alias(store, "small/optimized/b") is None, "only when all have passed"
     status = tags(registry)
     assert (status.status, "ErrImagePull" in status.reason) == ("failed", True)
-    assert site.count("finish") == 2, "not tried again"
+    assert service.count("finish") == 2, "not tried again"
 
 
-def test_a_gate_that_does_not_pass_moves_no_alias(site, registry, settings):
-    site.errors["a", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
+def test_a_gate_that_does_not_pass_moves_no_alias(service, registry, settings):
+    service.errors["a", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
     state = optimize("small", "1")
     assert state.is_completed()
     assert tags(registry).status == "not-faster"
@@ -139,15 +141,15 @@ def test_a_gate_that_does_not_pass_moves_no_alias(site, registry, settings):
 
 
 @pytest.mark.parametrize("step", ["probe", "search main", "finish"])
-def test_infrastructure_is_tried_again(site, registry, step):
-    site.errors["a", step] = [StoreError("503"), ConnectionError("reset")]
+def test_infrastructure_is_tried_again(service, registry, step):
+    service.errors["a", step] = [StoreError("503"), ConnectionError("reset")]
     state = optimize("small", "1", environments=["a"])
     assert state.is_completed(), state
-    assert site.count(step) == 3
+    assert service.count(step) == 3
 
 
-def test_infrastructure_that_stays_away_fails_with_its_reason(site, registry):
-    site.errors["a", "search main"] = [StoreError("cannot write s3://b/k: 503")] * 3
+def test_infrastructure_that_stays_away_fails_with_its_reason(service, registry):
+    service.errors["a", "search main"] = [StoreError("cannot write s3://b/k: 503")] * 3
     state = optimize("small", "1", environments=["a"])
     assert (state.is_failed(), state.name) == (True, "Failed")
     assert "cannot write s3://b/k" in state.message
@@ -155,35 +157,35 @@ def test_infrastructure_that_stays_away_fails_with_its_reason(site, registry):
 
 
 @pytest.mark.parametrize("error", [GateError("other numbers"), ModelError("no such operator")])
-def test_a_rejected_model_is_not_tried_again(site, registry, error):
-    site.errors["a", "search main"] = [error]
+def test_a_rejected_model_is_not_tried_again(service, registry, error):
+    service.errors["a", "search main"] = [error]
     state = optimize("small", "1", environments=["a"])
     assert (state.is_failed(), state.name) == (True, "Rejected")
     assert str(error) in state.message
-    assert site.count("search main") == 1
+    assert service.count("search main") == 1
     assert tags(registry) == VersionStatus(
         status="failed", reason=state.message, environment=tags(registry).environment
     )
 
 
-def test_an_invalid_model_file_is_rejected_with_the_reason(site, settings, tmp_path):
+def test_an_invalid_model_file_is_rejected_with_the_reason(service, settings, tmp_path):
     (tmp_path / "no.onnx").write_bytes(b"nothing")
     registry = registered(settings, tmp_path / "no.onnx")
     state = optimize("small")
     assert (state.is_failed(), state.name) == (True, "Rejected")
     assert "not an ONNX model" in state.message
     assert tags(registry).status == "failed"
-    assert not site.calls
+    assert not service.calls
 
 
 @pytest.mark.parametrize(
     ("choice", "searched"),
     [({"device": "cuda"}, {"b"}), ({"device": "cpu"}, {"a"}), ({}, {"a", "b"})],
 )
-def test_a_run_is_for_the_environments_of_its_device(site, registry, choice, searched):
+def test_a_run_is_for_the_environments_of_its_device(service, registry, choice, searched):
     assert optimize("small", "1", **choice).is_completed()
-    assert {environment for environment, _ in site.calls} == searched
-    devices = {request.environment: request.device for request in site.requests}
+    assert {environment for environment, _ in service.calls} == searched
+    devices = {request.environment: request.device for request in service.requests}
     assert devices == {name: {"a": "cpu", "b": "cuda"}[name] for name in searched}
 
 
@@ -197,20 +199,20 @@ def test_a_run_is_for_the_environments_of_its_device(site, registry, choice, sea
          r"none of the backends onednn runs on cuda; there are tvm-cuda"),
     ],
 )  # fmt: skip
-def test_a_device_that_an_environment_lacks_is_rejected_first(site, registry, choice, reason):
+def test_a_device_that_an_environment_lacks_is_rejected_first(service, registry, choice, reason):
     state = optimize("small", "1", **choice)
     assert (state.is_failed(), state.name) == (True, "Rejected")
     assert re.search(reason, state.message)
-    assert not site.calls
+    assert not service.calls
 
 
-def test_named_backends_go_to_environments_of_their_device(site, registry):
+def test_named_backends_go_to_environments_of_their_device(service, registry):
     optimize("small", "1", options={"backends": ["onednn", "cudnn", "onnxruntime"]})
-    requested = {request.environment: request.options.backends for request in site.requests}
+    requested = {request.environment: request.options.backends for request in service.requests}
     assert requested == {"a": ("onednn", "onnxruntime"), "b": ("cudnn",)}
 
 
-def test_no_environment_of_a_device_says_how_to_describe_one(site, registry, monkeypatch):
+def test_no_environment_of_a_device_says_how_to_describe_one(service, registry, monkeypatch):
     before = {"a": SimpleNamespace(threads=1, device="cpu")}
     monkeypatch.setattr("flows.environments._environments", lambda settings: before)
     state = optimize("small", "1", device="cuda")
@@ -219,29 +221,29 @@ def test_no_environment_of_a_device_says_how_to_describe_one(site, registry, mon
     assert "gpuResource: nvidia.com/gpu" in state.message
 
 
-def test_an_unknown_environment_is_rejected(site, registry):
+def test_an_unknown_environment_is_rejected(service, registry):
     state = optimize("small", "1", environments=["c"])
     assert state.name == "Rejected"
     assert "no environment 'c'" in state.message
 
 
-def test_a_missing_limit_lets_nobody_measure(site, registry, client):
+def test_a_missing_limit_lets_nobody_measure(service, registry, client):
     client.delete_global_concurrency_limit_by_name("collage-a")
     state = optimize("small", "1", environments=["a"])
     assert state.is_failed()
-    assert site.count("search main") == 0
+    assert service.count("search main") == 0
 
 
-def test_several_functions_are_searched_and_finished_once(site, registry):
-    site.names = ("main", "main_1", "main_2")
+def test_several_functions_are_searched_and_finished_once(service, registry):
+    service.names = ("main", "main_1", "main_2")
     state = optimize("small", "1", environments=["a"])
     assert state.is_completed()
-    steps = [step for _, step in site.calls]
+    steps = [step for _, step in service.calls]
     assert sorted(steps[1:4]) == ["search main", "search main_1", "search main_2"]
     assert steps[4:] == ["finish"]
 
 
-def test_what_prefect_shows(site, registry, client):
+def test_what_prefect_shows(service, registry, client):
     state = optimize("small", "1", environments=["a"])
     run = state.state_details.flow_run_id
     actual = {artifact.key: artifact for artifact in artifacts(client, run)}
@@ -260,13 +262,13 @@ def artifacts(client, run):
     return client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id={"any_": [run]}))
 
 
-def test_events_tell_what_was_published_and_rejected(site, registry, monkeypatch):
+def test_events_tell_what_was_published_and_rejected(service, registry, monkeypatch):
     reported = []
     monkeypatch.setattr(
         "flows.artifacts.emit_event",
         lambda event, resource, payload: reported.append((event, resource["prefect.resource.id"])),
     )
-    site.errors["b", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
+    service.errors["b", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
     optimize("small", "1")
     resource = "collage.model.small"
     assert sorted(reported) == sorted([
@@ -275,7 +277,7 @@ def test_events_tell_what_was_published_and_rejected(site, registry, monkeypatch
     ])  # fmt: skip
 
 
-def test_records_that_fail_do_not_fail_the_run(site, registry, monkeypatch):
+def test_records_that_fail_do_not_fail_the_run(service, registry, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("the API is away")
 

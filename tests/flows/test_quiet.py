@@ -1,4 +1,4 @@
-"""A flow's run speaks to Prefect's server alone, and writes where it was told to."""
+"""A flow's run connects only to Prefect's server, and writes only to its configured folders."""
 
 import pytest
 

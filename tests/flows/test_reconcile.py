@@ -1,9 +1,9 @@
-"""What a webhook or a crash has left out is started once; nothing else is."""
+"""Runs that a webhook or a crash missed are started once; no others are."""
 
 import pytest
 
 from collage.registry import VersionStatus
-from tests.flows.fake_site import registered
+from tests.flows.fake_compile_service import registered
 from tests.support.models import small_model
 
 pytest.importorskip("prefect")

@@ -1,4 +1,4 @@
-"""Which candidates need a run: a table of what the registry and Prefect may say."""
+"""Which candidates need a run: a table of states of the registry and of Prefect."""
 
 import pytest
 

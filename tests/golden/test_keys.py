@@ -102,14 +102,14 @@ def test_region_digests(example):
 def test_cost_keys(example):
     sweep = CacheFlush.of(20 << 20, cache_bytes=32 << 20)
     keys = CostKeys([example], [ExampleBackend()], CPU, sweep)
-    works = {
+    requests = {
         "conv": MeasurementRequest(example.name, 1, "example"),
         "conv+relu, variant": MeasurementRequest(example.name, 3, "example", "fast"),
     }
-    found = {name: keys(work) for name, work in works.items()}
+    found = {name: keys(work) for name, work in requests.items()}
     asked = []
     table = SimpleNamespace(get=lambda key: asked.append(key))
-    assert keys.recall(table, works["conv"]) is None
+    assert keys.recall(table, requests["conv"]) is None
     assert asked[0] == found["conv"]
     check_golden(
         "cost_keys.json",

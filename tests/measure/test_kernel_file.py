@@ -31,8 +31,8 @@ def sampled_function(tmp_path_factory):
         model = imported(small_model(folder / "small.onnx"), context)
         function = model.functions[0]
         reference = sampled(model, function, context).reference_dir
-        works = list(enumerated_function(function, context).work.values())
-        yield function, reference, context, works
+        requests = list(enumerated_function(function, context).work.values())
+        yield function, reference, context, requests
 
 
 def measurer(sampled_function, folder, table, builds=False):
@@ -49,10 +49,10 @@ def measurer(sampled_function, folder, table, builds=False):
 
 
 def test_a_kernel_file_is_measured_without_a_build(sampled_function, tmp_path):
-    works = sampled_function[-1]
-    distinct = {(work.backend, work.variant, work.nodes.bit_count()): work for work in works}
+    requests = sampled_function[-1]
+    distinct = {(work.backend, work.variant, work.nodes.bit_count()): work for work in requests}
     chosen = sorted(distinct.values())[:40]
-    assert "tvm" in {work.backend for work in chosen} or "tvm" not in {w.backend for w in works}
+    assert "tvm" in {work.backend for work in chosen} or "tvm" not in {w.backend for w in requests}
     (tmp_path / "kernels").mkdir()
     builder = measurer(sampled_function, tmp_path, "builds", builds=True)
     built = builder.measure(chosen)
@@ -89,11 +89,11 @@ def test_a_plugins_kernel_is_kept_as_it_is(tmp_path):
 
 
 def test_different_requests_have_different_file_names():
-    works = [
+    requests = [
         MeasurementRequest("f", nodes, "b", variant) for nodes in (1, 2) for variant in ("", "v")
     ]
-    assert len({kernel_name(work) for work in works}) == 4
+    assert len({kernel_name(work) for work in requests}) == 4
     assert kernel_name(MeasurementRequest("f", 1, "b")) == kernel_name(
         MeasurementRequest("f", 1, "b", "")
     )
-    assert np.all([len(kernel_name(work)) == 64 for work in works])
+    assert np.all([len(kernel_name(work)) == 64 for work in requests])

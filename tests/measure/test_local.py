@@ -59,18 +59,18 @@ def test_a_failed_build_is_an_invalid_cost_without_a_kernel_file(tmp_path):
     folder = tmp_path / "kernels"
     folder.mkdir()
     faults = {name: FAULTS[name] for name in ("refusing", "raising", "segfault", "abort", "hang")}
-    works = [
+    requests = [
         MeasurementRequest("f", 1 << number, fault)
         for number, fault in enumerate([*faults, "good"])
     ]
     builder = make_measurer(tmp_path, kernels=KernelFolder(folder, builds=True), workers=2)
-    *bad, good = builder.measure(works)
+    *bad, good = builder.measure(requests)
     builder.close()
     for cost, reason in zip(bad, faults.values(), strict=True):
         assert cost.is_invalid
         assert reason in cost.reason
     assert good.is_valid
-    assert [file.name for file in folder.iterdir()] == [kernel_name(works[-1])]
+    assert [file.name for file in folder.iterdir()] == [kernel_name(requests[-1])]
     assert (builder.measured, builder.built, builder.invalid) == (6, 1, 5)
 
 
@@ -86,15 +86,17 @@ def test_what_libraries_print_does_not_reach_the_pipe(measurer):
 
 def test_equal_works_are_measured_once(measurer, tmp_path):
     heard = []
-    works = [
+    requests = [
         MeasurementRequest("f", 1, "good"),
         MeasurementRequest("f", 2, "good"),
         MeasurementRequest("f", 1, "good"),
     ]
-    costs = measurer.measure(works, lambda work, cost, cached: heard.append((work, cached)))
+    costs = measurer.measure(requests, lambda work, cost, cached: heard.append((work, cached)))
     assert costs[0] is costs[2]
     assert len(built(tmp_path)) == 2
-    assert sorted(heard) == sorted([(works[0], False), (works[0], True), (works[1], False)])
+    assert sorted(heard) == sorted(
+        [(requests[0], False), (requests[0], True), (requests[1], False)]
+    )
     assert (measurer.measured, measurer.cached) == (2, 1)
 
 
@@ -106,8 +108,8 @@ def test_workers_live_across_batches(measurer, tmp_path):
 
 def test_conflicting_backends_run_in_different_processes(tmp_path):
     measurer = make_measurer(tmp_path, conflicts=True)
-    works = [MeasurementRequest("f", 1 << n, ("good", "noisy")[n % 2], "") for n in range(6)]
-    costs = measurer.measure([*works, MeasurementRequest("f", 1 << 7, "alone", "")])
+    requests = [MeasurementRequest("f", 1 << n, ("good", "noisy")[n % 2], "") for n in range(6)]
+    costs = measurer.measure([*requests, MeasurementRequest("f", 1 << 7, "alone", "")])
     measurer.close()
     assert all(cost.is_valid for cost in costs)
     hosted = {}
@@ -115,7 +117,7 @@ def test_conflicting_backends_run_in_different_processes(tmp_path):
         name, _, pid = line.split(" ")[0], *line.split(" ")[-2:]
         hosted.setdefault(pid, set()).add(name)
     assert not [names for names in hosted.values() if {"good", "noisy"} <= names]
-    assert len(hosted) <= 3, "works that fit a worker go there before another one is started"
+    assert len(hosted) <= 3, "requests that fit a worker go there before another one is started"
 
 
 def test_an_idle_worker_that_was_killed_costs_nothing(measurer, tmp_path):
@@ -207,9 +209,9 @@ def test_recall_takes_the_cost_of_the_nearest_cache_flush(
     far, half, mine = (MeasurementRequest("f", nodes, "good") for nodes in (1, 2, 4))
     table = LocalCostTable(tmp_path, ENVIRONMENT)
     costs = {}
-    for size, works in ((1, [far, half, mine]), (2, [half, mine]), (4, [mine]), (64, [far])):
+    for size, requests in ((1, [far, half, mine]), (2, [half, mine]), (4, [mine]), (64, [far])):
         measurer = make_measurer(tmp_path, table, cache_flush=CacheFlush(size << 20))
-        for work in works:
+        for work in requests:
             costs[size, work] = Cost(size * 1e-3)
             table.put(measurer.key(work), costs[size, work])
     measurer = make_measurer(tmp_path, table, cache_flush=CacheFlush(4 << 20, (2 << 20, 1 << 20)))

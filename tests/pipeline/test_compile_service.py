@@ -75,15 +75,15 @@ def test_a_model_with_random_numbers_ships_as_the_original(store, tmp_path):
         backends=("onnxruntime",), measure_budget_s=1, refine_s=0, verify_s=0.1
     )
     request = submit(store, model, options=options)
-    site = LocalCompileService(store.url, tmp_path / "here")
-    assert site.search(request, "main", QUIET).plans == ()
-    result = site.finish(request, QUIET)
+    service = LocalCompileService(store.url, tmp_path / "here")
+    assert service.search(request, "main", QUIET).plans == ()
+    result = service.finish(request, QUIET)
     (function,) = result.functions
     assert function.verdict == "not slower"
     assert result.plan == ("12 nodes on onnxruntime",)
     strict = options.model_copy(update={"fallback": False})
     with pytest.raises(SearchError, match="RandomNormalLike"):
-        site.search(submit(store, model, options=strict), "main", QUIET)
+        service.search(submit(store, model, options=strict), "main", QUIET)
 
 
 def test_an_unknown_function_is_refused(request_, store, tmp_path):

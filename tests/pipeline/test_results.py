@@ -24,7 +24,7 @@ from collage.store.blobs import digest_of
 from collage.store.bundle_statements import BundleSigning
 from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.statement import SignedModel
-from tests.flows.fake_site import gate_entry
+from tests.flows.fake_compile_service import gate_entry
 from tests.support.keys import make_key
 
 OUTPUT = {"name": "y", "shape": [1], "dtype": "float32"}

@@ -22,12 +22,12 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
         function = imported(model, session).functions[0]
         sweep = model_sweep(function, Target.CPU, facts.cache_bytes)
         key = CostKeys([function], session.backends, facts.environment, sweep)
-        works = list(enumerated_function(function, session).work.values())[:size]
+        requests = list(enumerated_function(function, session).work.values())[:size]
         shard = tuple(
             ShardRequest(
                 nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=key(work)
             )
-            for work in works
+            for work in requests
         )
     batch = Batch(
         request=request.digest, function="main", environment=facts.environment,

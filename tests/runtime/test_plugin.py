@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 
@@ -24,6 +25,33 @@ def test_the_extra_runtime_has_the_pins_of_the_libraries():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = {plugin.LIBRARIES[name].requirement for name in RUNTIME}
     assert set(project["optional-dependencies"]["runtime"]) == pins
+
+
+def test_the_plugin_has_the_pins_of_the_libraries():
+    """A program without Python reads them from the plug-in, which asks for the same requirements."""
+    source = (ROOT / "native" / "core" / "library.cc").read_text()
+    table = source.partition("kPackages = {")[2].partition("};")[0]
+    packages = dict(re.findall(r'\{"(\w+)", "([^"]+)"\}', table))
+    opened = set(plugin.LIBRARIES) - {"nvrtc_builtins"}
+    assert packages == {name: plugin.LIBRARIES[name].requirement for name in opened}
+
+
+def test_the_extra_cuda_has_the_pins_of_the_libraries():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = {library.requirement for library in plugin.LIBRARIES.values()}
+    assert set(project["optional-dependencies"]["cuda"]) <= pins
+
+
+@pytest.mark.parametrize("package", ["apache-tvm", "apache-tvm-ffi", "onednn-devel-cpu-gomp"])
+def test_build_and_use_have_the_same_exact_pins(package):
+    """The plug-in is built against headers of exactly the version that it runs with."""
+    text = (ROOT / "pyproject.toml").read_text()
+    versions = set(re.findall(rf'"{package}==([^"]+)"', text))
+    constraints = (ROOT / "constraints.txt").read_text()
+    (version,) = versions
+    assert f"\n{package}=={version}\n" in constraints
+    if package.startswith("onednn"):
+        assert plugin.LIBRARIES["onednn"].requirement == f"onednn-cpu-gomp=={version}"
 
 
 @pytest.mark.parametrize("name", RUNTIME)

@@ -235,15 +235,22 @@ def test_the_estimator_learns_repeated_units():
 
 def test_optimism_follows_the_speedup_of_long_regions():
     problem, costs = repeated_chain(noise=0.0)
-    estimator = AdditiveEstimator(problem)
+    estimator = AdditiveEstimator(problem, margin=0.0)
+    # Without a fit before the long regions there is nothing to learn from them.
+    unlearned = AdditiveEstimator(problem, initial_optimism=1.0, margin=0.0)
     for length in (1, 2, 3):  # one length alone cannot tell a call from its nodes
         for place in range(4):
             key = ("ort", place, length)
             estimator.observe(problem.options_of(key)[0], costs[key])
+            unlearned.observe(problem.options_of(key)[0], costs[key])
     estimator.estimate(problem.options_of(("ort", 0, 2))[0])
     for length in range(4, 12):
         key = ("ort", 0, length)
         fused = Cost(0.5 * costs[key].seconds)
         estimator.observe(problem.options_of(key)[0], fused)
-    assert estimator.optimism("ort") == pytest.approx(0.5, abs=0.1)
-    assert estimator.optimism("tvm") == 0.7
+        unlearned.observe(problem.options_of(key)[0], fused)
+    longest, other = (problem.options_of(key)[0] for key in (("ort", 0, LENGTH), ("tvm", 0, 1)))
+    ratio = estimator.estimate(longest) / unlearned.estimate(longest)
+    assert ratio == pytest.approx(0.5, abs=0.1)
+    fresh = AdditiveEstimator(problem, margin=0.0)
+    assert estimator.estimate(other) == fresh.estimate(other)

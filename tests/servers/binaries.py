@@ -28,12 +28,12 @@ class Unavailable(Exception):
 
 
 class NotAsked(Unavailable):
-    """What a person has to ask for: it is left out in CI too."""
+    """A server that only runs on request; CI omits it too."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a binary is built from."""
+    """Sources of a binary."""
 
     module: str
     version: str
@@ -92,14 +92,14 @@ def build_program(name: str, source: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the user's cache where what was built and fetched stays."""
+    """Return the folder of the user's cache with built and fetched files."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "collage-tests"
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let one process build at a time; the others find what it built."""
+    """Let one process build at a time; the others use its result."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -26,7 +26,7 @@ Address = tuple[str, int]
 
 
 class Bridge:
-    """The bridge device; `folder` holds what the CNI plug-ins are told and remember."""
+    """The bridge device; `folder` holds configuration and state of the CNI plug-ins."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("ip") is None:
@@ -49,11 +49,11 @@ class Bridge:
             raise
 
     def forward(self, port: int) -> None:
-        """Let pods reach what listens on this port of 127.0.0.1, at the gateway."""
+        """Let pods reach a server on this port of 127.0.0.1, at the gateway."""
         self._serve((GATEWAY, port), lambda: ("127.0.0.1", port))
 
     def serve(self, service: Address, find: Callable[[], Address]) -> None:
-        """Answer at a Service's address with what `find` returns then."""
+        """Answer at a Service's address with the endpoint that `find` returns for each connection."""
         with contextlib.suppress(Unavailable):  # a further port of the same Service
             _ip("address", "add", f"{service[0]}/32", "dev", NAME)
         self._serve(service, find)

@@ -97,7 +97,7 @@ class Containerd:
         return (self.folder / "containerd.log").read_text(errors="replace")
 
     def close(self) -> None:
-        """Kill what still runs, container by container, then the server itself."""
+        """Kill each running container, then the server itself."""
         if self._process.poll() is None:
             for container_id in self._ids("tasks"):
                 self._try("tasks", "delete", "--force", container_id)

@@ -1,4 +1,4 @@
-"""Fixtures of real servers: what needs one that this machine cannot run is skipped, with the reason."""
+"""Fixtures of real servers. A test is skipped, with the reason, where this machine cannot run its server."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from tests.servers.binaries import NotAsked, Unavailable
 
 
 class Server(Protocol):
-    """What runs until it is closed."""
+    """A server that runs until it is closed."""
 
     def close(self) -> None: ...
 
@@ -21,7 +21,7 @@ S = TypeVar("S", bound=Server)
 
 @contextlib.contextmanager
 def or_skip() -> Iterator[None]:
-    """Skip the test where something is Unavailable; in CI it fails, for nobody reads what was skipped."""
+    """Skip the test where something is Unavailable; in CI it fails, since a skip is not seen there."""
     try:
         yield
     except NotAsked as reason:

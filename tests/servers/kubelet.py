@@ -39,9 +39,9 @@ SYSCTLS = (
     "kernel/keys/root_maxbytes", "kernel/keys/root_maxkeys", "kernel/panic", "kernel/panic_on_oops",
     "vm/overcommit_memory", "vm/panic_on_oom",
 )  # fmt: skip
-"""What a kubelet sets."""
+"""Kernel settings of a kubelet."""
 FOLDERS = ("/var/lib/cni", "/var/log/containers", "/var/log/pods", "/var/lib/kubelet")
-"""Where kubelet and CNI plug-ins write, whatever they are told."""
+"""Folders of kubelet and CNI plug-ins that no option changes."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -96,7 +96,7 @@ class RealNode:
         )
 
     def log(self) -> str:
-        """Return what kubelet and containerd said last."""
+        """Return the last log lines of kubelet and containerd."""
         texts = ((self.folder / "kubelet.log").read_text(errors="replace"), self.containerd.log())
         return "\n\n".join(text[-3000:] for text in texts)
 
@@ -202,7 +202,7 @@ def check_wanted() -> None:
 
 
 class _Host:
-    """What a node changes on its machine, put back at the end; as a context, its folder."""
+    """Changes of a node to its machine, undone at the end; as a context, its folder."""
 
     def __enter__(self) -> Path:
         if next(_kubelet_cgroups(), None):

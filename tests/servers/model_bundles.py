@@ -1,4 +1,4 @@
-"""Bundles for model servers: one that takes long inputs, and one that hangs when it is told to."""
+"""Bundles for model servers: one for long inputs, and one that hangs on request."""
 
 from pathlib import Path
 

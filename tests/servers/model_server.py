@@ -59,11 +59,11 @@ class ModelServer:
         return int(line.split()[1]) << 10
 
     def forget_peak(self) -> None:
-        """Let VmHWM begin anew from what is resident now."""
+        """Reset VmHWM to the resident memory of now."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def log(self) -> str:
-        """Return what it has logged; a pipe that nobody reads would stop it."""
+        """Return its log; reading keeps the pipe from blocking the server."""
         self._log.seek(0)
         return self._log.read()
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Node:
-    """A Node object and what runs on it; `folder` holds logs and volumes."""
+    """A Node object and its running pods; `folder` holds logs and volumes."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Node:
             )
 
     def log(self, namespace: str, pod: str, container: str) -> str:
-        """Return what the container has written; "" where there is nothing."""
+        """Return the container's output; "" where there is none."""
         file = self.folder / f"{namespace}_{pod}" / f"{container}.log"
         return file.read_text(errors="replace") if file.is_file() else ""
 
@@ -87,7 +87,7 @@ class Node:
                     played.signal(number)
 
     def close(self) -> None:
-        """Kill what runs and end; the Node object stays."""
+        """Kill all pods and end; the Node object stays."""
         self.closing.set()
         with self._lock:
             pods = list(self._pods.values())

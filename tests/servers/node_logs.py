@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LogServer(ThreadingHTTPServer):
-    """What the API server asks for a pod's log."""
+    """The HTTP server of a node for pods' logs."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""What a container is told: its command, environment and volumes, as a kubelet works them out."""
+"""Command, environment and volumes of a container, as a kubelet resolves them."""
 
 import base64
 import re

@@ -94,7 +94,7 @@ class Server:
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """Stop the process and what it started: they share a session of their own."""
+    """Stop the process and its children: they share one session."""
     try:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(15)

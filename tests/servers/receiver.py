@@ -1,4 +1,4 @@
-"""The real receiver process, and a Prefect API that only remembers what it was asked."""
+"""The real receiver process, and a Prefect API that only records its requests."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a machine lacks skips a test, but not in CI, where nobody would see it."""
+"""A missing server skips a test, but fails it in CI."""
 
 import pytest
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 
 
 def machine():
-    """What a node must leave as it found it."""
+    """State of the machine that a node must restore."""
     sysctls = {name: (Path("/proc/sys") / name).read_text() for name in SYSCTLS}
     mounts = [
         line

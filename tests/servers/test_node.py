@@ -1,4 +1,4 @@
-"""The played node itself: what later tests take for granted."""
+"""The played node itself."""
 
 import sys
 import time

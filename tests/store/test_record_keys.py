@@ -205,14 +205,14 @@ def test_a_key_that_somebody_planted_is_refused(tmp_path):
 def test_kernels_are_not_built_apart_without_a_key(store, tmp_path, monkeypatch):
     settings = ClusterSettings(measure_image="m", controller_image="c")
     environments = {"gpu": MeasuringEnvironment(gpu_resource="nvidia.com/gpu", device="cuda")}
-    site = ClusterCompileService(
+    service = ClusterCompileService(
         store.url, tmp_path, settings, environments, jobs=SimpleNamespace()
     )
     requested = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
     with pytest.raises(OptionError, match=r"store\.recordKey\.existingSecret"):
-        site.probe(requested)
+        service.probe(requested)
     monkeypatch.setenv("COLLAGE_RECORD_KEY", OLD)
-    assert site._environment(requested) == environments["gpu"]
+    assert service._environment(requested) == environments["gpu"]
 
 
 def test_no_key_is_ever_written_into_a_store(store, tmp_path):

@@ -208,7 +208,7 @@ def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
     """The answer is there before it is asked for: a Job of this request has left it."""
     job = SimpleNamespace(name="probe", ended=False, notes={"collage.dev/answer": "answers/a.json"})
     store.create("answers/a.json", answer)
-    site = ClusterCompileService(
+    service = ClusterCompileService(
         store.url,
         tmp_path,
         ClusterSettings(measure_image="m", controller_image="c"),
@@ -218,6 +218,6 @@ def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
         jobs=SimpleNamespace(find=lambda labels: [job]),
         wait=lambda name: SimpleNamespace(reason=""),
     )
-    site._runner = lambda request: runner
+    service._runner = lambda request: runner
     with pytest.raises(ClusterError, match="use images of one version"):
-        site.probe(CompileRequest(name="m", model=KEY, environment="pool"))
+        service.probe(CompileRequest(name="m", model=KEY, environment="pool"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from collage.cost import Cost
 from collage.graph.index_set import indices
+from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraphConfig
 from collage.rules import (
     HOST,
@@ -26,11 +27,12 @@ from collage.rules import (
     coalesce,
     op,
 )
-from collage.rules.combine import ANYTHING, FUSE_OPS_KINDS
+from collage.rules.combine import FUSE_OPS_KINDS
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
 
 OFFLOADED = ("Relu", "Add", "Concat")
+ALL_KINDS = ((OpPatternKind.OUT_ELEMWISE_FUSABLE, OpPatternKind.OUT_ELEMWISE_FUSABLE),)
 
 
 def tvm_rule(depth):
@@ -42,7 +44,7 @@ def tvm_rule(depth):
 def byoc_rule(depth):
     table = Union(tuple(Composite(name, DFPattern(name, op(name))) for name in OFFLOADED))
     config = SubGraphConfig(max_exits=1, max_depth=depth, allow_escaping=False)
-    return Primitive(OnlyValid(Combine(table, (AllSimple(ANYTHING),), max_depth=depth), config))
+    return Primitive(OnlyValid(Combine(table, (AllSimple(ALL_KINDS),), max_depth=depth), config))
 
 
 @dataclass(frozen=True)

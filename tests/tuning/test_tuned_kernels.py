@@ -94,9 +94,9 @@ def test_the_cost_key_names_the_tuned_variant(tuned, context, tmp_path):
         build=context,
         reference_dir=tuned.folder / "reference",
     )
-    works = [work, MeasurementRequest(work.function, work.nodes, work.backend, variant)]
+    requests = [work, MeasurementRequest(work.function, work.nodes, work.backend, variant)]
     try:
-        plain, special = measurer.measure(works)
+        plain, special = measurer.measure(requests)
         missing = measurer.measure(
             [MeasurementRequest(work.function, work.nodes, "tvm", "tuned-" + "0" * 32)]
         )
@@ -107,7 +107,7 @@ def test_the_cost_key_names_the_tuned_variant(tuned, context, tmp_path):
     assert missing[0].is_invalid
     assert "is not here" in missing[0].reason or "cannot be read" in missing[0].reason
     assert variant.endswith(trace_digest((context.tuned_schedules_dir / variant[6:]).read_text()))
-    assert len({measurer.key(work) for work in works}) == 2
+    assert len({measurer.key(work) for work in requests}) == 2
 
 
 def test_a_changed_recipe_is_refused(tuned, context):

@@ -39,3 +39,19 @@ def test_a_saturated_softmax_cannot_hide_wrong_logits():
     expected, actual = (np.float32(x) for x in softmax)
     assert check(expected, actual).passed
     assert not check(expected, actual, softmax=True).passed
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "passes"),
+    [
+        (np.int8([1, 2]), np.int8([1, 3]), True),
+        (np.uint8([0, 255]), np.uint8([0, 253]), False),
+        (np.int32([1, 2]), np.int32([1, 3]), False),
+        (np.array([True]), np.array([False]), False),
+        (np.float32([1, 100]), np.float32([1, 101]), True),
+        (np.float32([1, 100]), np.float32([1, 110]), False),
+    ],
+)
+def test_a_quantised_graph_may_differ_by_one_step(expected, actual, passes):
+    checks = compare_outputs({"y": expected}, {"y": actual}, quantised=True)
+    assert checks[0].passed is passes

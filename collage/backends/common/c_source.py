@@ -30,9 +30,9 @@ from typing import ClassVar
 import numpy as np
 
 from collage.backends.base import Availability, Backend, BuildContext, PluginKernel
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.frontend.region import region_values, region_weights
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from collage.backends.common.onnx_attributes import NodeAttributes
+from collage.frontend.onnx_attributes import NodeAttributes
 
 Extents = tuple[int, ...]
 

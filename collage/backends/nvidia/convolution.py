@@ -9,12 +9,12 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.common.window import Window, explicit_window
 from collage.backends.nvidia.chain import Chain, ChainStep, StepKind
 from collage.backends.nvidia.product import DTYPES, known_type
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.dataflow import Node
 
 MOST_SPATIAL = 3

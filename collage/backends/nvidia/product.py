@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import prod
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.dataflow import TensorType
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -21,13 +21,15 @@ from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import (
+    LIBRARIES,
     PROVIDER_LIBRARIES,
     library_reason,
     library_version,
     load_plugin,
 )
 
-ONNXRUNTIME_GPU_PIP = "pip install 'onnxruntime-gpu>=1.31,<1.32' in place of onnxruntime"
+_GPU_REQUIREMENT = LIBRARIES[ONNXRUNTIME].requirement.replace("onnxruntime", "onnxruntime-gpu")
+ONNXRUNTIME_GPU_PIP = f"pip install '{_GPU_REQUIREMENT}' in place of onnxruntime"
 CPU_ONLY = "not enabled in this build"
 """Part of the message of an ONNX Runtime built for CPUs only."""
 

@@ -29,7 +29,7 @@ from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
 from collage.measure.cost_key import CostKeys, region_structure
 from collage.pipeline.compile_context import CompileContext, open_compile_context
-from collage.pipeline.compile_service import check_device, search_model_function, set_count
+from collage.pipeline.compile_service import check_device, search_model_function
 from collage.pipeline.request import (
     BundleAnswer,
     CompileRequest,
@@ -40,6 +40,7 @@ from collage.pipeline.request import (
 )
 from collage.pipeline.search_stage import model_sweep
 from collage.report.progress import Progress
+from collage.runtime.function_names import function_names
 from collage.store import open_store
 from collage.store.record_keys import KEY_VARIABLE, MAKE_A_KEY, configured_keys, record_keys
 
@@ -93,7 +94,7 @@ class ClusterCompileService:
         return facts
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
+        return function_names(len(request.options.shapes))
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         facts = self._known_facts(request)

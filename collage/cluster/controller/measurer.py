@@ -66,14 +66,14 @@ class ClusterMeasurer:
         self.batch = batch_size(runner)
 
     def recall(
-        self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+        self, requests: Sequence[MeasurementRequest], on_cost: OnCost | None = None
     ) -> list[Cost]:
         """Return the cost of each request from the table, in order; unknown without a record.
 
         A cost after a similar cache flush counts here; `measure` takes costs after the same flush alone.
         """
         self._discard(self._submitter.ended_batches())
-        return [self._recalled(work, on_cost) or Cost.unknown() for work in works]
+        return [self._recalled(work, on_cost) or Cost.unknown() for work in requests]
 
     def measure(
         self, batch: Sequence[MeasurementRequest], on_cost: OnCost | None = None
@@ -133,9 +133,9 @@ class ClusterMeasurer:
             if cost is None:
                 continue
             round_.costs[key] = cost
-            works = round_.missing.pop(key)
+            requests = round_.missing.pop(key)
             callback = None if key in round_.discarded else round_.on_cost
-            for number, work in enumerate(works):
+            for number, work in enumerate(requests):
                 self._count(work, cost, cached or number > 0, callback)
 
     def _waited_for_running(self, round_: "_MeasureRound") -> bool:
@@ -149,7 +149,7 @@ class ClusterMeasurer:
 
     def _run(self, round_: "_MeasureRound") -> None:
         """Let pods measure the missing requests."""
-        candidates = [KeyedRequest(key, works[0]) for key, works in round_.missing.items()]
+        candidates = [KeyedRequest(key, requests[0]) for key, requests in round_.missing.items()]
 
         def on_poll() -> None:
             self._collect(round_, cached=False)
@@ -178,7 +178,7 @@ class ClusterMeasurer:
         for key in list(round_.costs):
             if self._table.was_voided(key) and self._table.get(key) is None:
                 del round_.costs[key]
-                round_.missing[key] = round_.works[key]
+                round_.missing[key] = round_.requests[key]
                 round_.discarded.add(key)
         return bool(round_.discarded)
 
@@ -263,4 +263,4 @@ class _MeasureRound:
         self.keys = [self.key(work) for work in self.batch]
         for key, work in zip(self.keys, self.batch, strict=True):
             self.missing.setdefault(key, []).append(work)
-        self.works: Mapping[CostKey, list[MeasurementRequest]] = dict(self.missing)
+        self.requests: Mapping[CostKey, list[MeasurementRequest]] = dict(self.missing)

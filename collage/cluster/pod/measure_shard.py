@@ -107,8 +107,10 @@ class _ShardMeasurement:
     def _measure(self) -> None:
         costs: dict[CostKey, Cost] = {}
         for requests in self._batches():
-            works = [request.work(self._shard.batch.function) for request in requests]
-            results = self._measurer.measure(works, self._note)
+            function = self._shard.batch.function
+            results = self._measurer.measure(
+                [request.work(function) for request in requests], self._note
+            )
             costs |= {
                 CostKey(request.key): cost for request, cost in zip(requests, results, strict=True)
             }

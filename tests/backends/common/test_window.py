@@ -1,7 +1,7 @@
 """Windows of convolutions with explicit pads."""
 
-from collage.backends.common.onnx_attributes import NodeAttributes
 from collage.backends.common.window import Window, explicit_window
+from collage.frontend.onnx_attributes import NodeAttributes
 
 
 def test_absent_attributes_give_a_dense_window():

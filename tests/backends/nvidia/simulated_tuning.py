@@ -75,16 +75,16 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
         build=context,
         reference_dir=place_on_gpu.folder / "reference",
     )
-    works = [
+    requests = [
         MeasurementRequest(work.function, work.nodes, "tvm-cuda", name)
         for name in ("", "fallback", variant)
     ]
     try:
-        costs = measurer.measure(works)
+        costs = measurer.measure(requests)
     finally:
         measurer.close()
     assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
-    assert len({measurer.key(work_item) for work_item in works}) == 3
+    assert len({measurer.key(work_item) for work_item in requests}) == 3
 
 
 def test_a_tuned_kernel_is_right_within_a_cuda_graph(place_on_gpu, work, tmp_path):

@@ -36,6 +36,13 @@ needs_cutlass = pytest.mark.skipif(
 )
 
 
+def cuda_code(module):
+    """Return the CUDA C++ of a scheduled module."""
+    from collage.backends.nvidia.tvm_cuda.schedule import cuda_module
+
+    return "\n".join(source.inspect_source() for source in cuda_module(module).mod.imports)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("nvcc")
@@ -47,8 +54,6 @@ def cache(tmp_path_factory):
     "ops", [("MatMul", "Add", "Relu"), ("LayerNormalization",), ("Softmax",)], ids="+".join
 )
 def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
-    from collage.backends.nvidia.tvm_cuda.schedule import cuda_code
-
     function = layer(tmp_path, dtype)
     nodes = nodes_of(function, *ops)
     if (dtype, ops) == ("bfloat16", ("LayerNormalization",)):
@@ -74,8 +79,6 @@ def other_gpu(request, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
     """TVM runs nvcc for the given target; the file contains the architecture."""
-    from collage.backends.nvidia.tvm_cuda.schedule import cuda_code
-
     function = layer(tmp_path, dtype)
     kernel = TvmCudaBackend().compile(
         function, nodes_of(function, "MatMul", "Add", "Relu"), BuildContext(1), ""

@@ -9,9 +9,9 @@ from math import isclose, pi, sqrt
 
 import numpy as np
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.common.primitives.primitive import PostOp
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, indices, is_subset
 from collage.rules.pattern import Match, Pattern, State, Wildcard, matches, op

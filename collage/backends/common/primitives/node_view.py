@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.common.onnx_attributes import NodeAttributes, node_attributes
 from collage.backends.common.primitives.primitive import Attributes, Operand, RegionPrimitive, Shape
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import NodeAttributes, node_attributes
 from collage.graph.dataflow import Node
 
 MAX_PRIMITIVE_RANK = 6

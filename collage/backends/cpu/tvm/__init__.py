@@ -8,10 +8,10 @@ slower than in any library, so they are refused. The variants `tuned-...` apply 
 from math import prod
 
 from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, TirKernel
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.common.tvm.availability import tvm_availability
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.index_set import IndexSet
 
 CPU_SCHEDULE_REVISION = "2"

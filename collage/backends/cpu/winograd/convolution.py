@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from collage.backends.common.native_kernels import Activation, ActivationKind, native_activation
-from collage.backends.common.onnx_attributes import NodeAttributes, node_attributes
 from collage.backends.common.primitives.elementwise import UNARY
 from collage.backends.common.primitives.node_view import NodeView
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import NodeAttributes, node_attributes
 from collage.frontend.region import region_values
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices

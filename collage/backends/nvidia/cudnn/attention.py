@@ -10,10 +10,10 @@ a scratch buffer here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder, strides_of
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet
 from collage.graph.sub_graph import SubGraph

@@ -15,7 +15,6 @@ docs/nvidia.md):
 
 import numpy as np
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.nvidia.chain import Chain, Chains, ChainStep, StepKind
 from collage.backends.nvidia.convolution import (
     ConvolutionValues,
@@ -28,6 +27,7 @@ from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder, chann
 from collage.backends.nvidia.cudnn.operations import dtype_of, refusal
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.index_set import IndexSet
 
 PLAIN = ("", "relu")

@@ -14,11 +14,11 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder
 from collage.backends.nvidia.product import DTYPES
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, indices
 from collage.graph.sub_graph import SubGraph

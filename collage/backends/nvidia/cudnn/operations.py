@@ -5,7 +5,6 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.nvidia.convolution import (
     MOST_SPATIAL,
     convolution_node_refusal,
@@ -17,6 +16,7 @@ from collage.backends.nvidia.convolution import (
 from collage.backends.nvidia.cudnn.norm import EPSILON, channel_norm_refusal, row_norm_refusal
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.dataflow import Node
 from collage.runtime.blob import Header, Json
 

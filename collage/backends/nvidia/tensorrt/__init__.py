@@ -9,7 +9,6 @@ rounds only where the model does. The reduced variant allows TF32 for float32.
 from collections.abc import Sequence
 
 from collage.backends.base import Availability, BackendStyle, BuildContext, PluginKernel
-from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.nvidia.graph import refusal
 from collage.backends.nvidia.libraries import CUDART, TENSORRT, driver_reason
 from collage.backends.nvidia.providers import (
@@ -22,6 +21,7 @@ from collage.backends.nvidia.tensorrt.engine import ENGINES, kept_engine
 from collage.backends.nvidia.toolchain import CudaBackend, register_with_plugin, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.onnx_attributes import node_attributes
 from collage.graph.index_set import IndexSet
 from collage.options import Options
 

@@ -74,13 +74,6 @@ def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
     return module
 
 
-def cuda_code(module: tvm.IRModule) -> str:
-    """Return the CUDA C++ of a scheduled module. Raises BackendError where TVM refuses it."""
-    return "\n".join(
-        source_module.inspect_source() for source_module in cuda_module(module).mod.imports
-    )
-
-
 def use_nvcc() -> None:
     """Set TVM's compiler for its CUDA C++.
 

@@ -1,4 +1,4 @@
-"""A site whose nodes are told what to say: for what the flow does around measuring."""
+"""A compile service with scripted answers, for tests of what a flow does around measuring."""
 
 import json
 import threading
@@ -20,8 +20,8 @@ from collage.store.statement import SignedModel
 from flows.settings import flow_settings
 
 
-class FakeSite:
-    """A `CompileService`; `errors` maps (environment, step) to what is raised, the first ones first."""
+class FakeCompileService:
+    """A `CompileService`; `errors` maps (environment, step) to the errors of its calls, in order."""
 
     def __init__(self, store, folder, functions=("main",)):
         self.store, self.folder, self.names = store, folder, functions

@@ -3,7 +3,7 @@
 import pytest
 from onnx import helper
 
-from collage.backends.common.onnx_attributes import NodeAttributes, node_attributes
+from collage.frontend.onnx_attributes import NodeAttributes, node_attributes
 from tests.frontend.build import imported, model
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from collage.frontend.model import Function
+if TYPE_CHECKING:
+    from collage.frontend.model import Function
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,11 @@ class NodeAttributes:
         return tuple(self.values.get(name, default))
 
 
-def node_attributes(function: Function, index: int) -> NodeAttributes:
+def attributes_of(node: onnx.NodeProto) -> NodeAttributes:
+    """Return the attributes of a node."""
+    return NodeAttributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
+
+
+def node_attributes(function: "Function", index: int) -> NodeAttributes:
     """Return the attributes of node `index`."""
-    attributes = function.onnx_nodes[index].attribute
-    return NodeAttributes({a.name: onnx.helper.get_attribute_value(a) for a in attributes})
+    return attributes_of(function.onnx_nodes[index])

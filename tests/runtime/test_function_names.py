@@ -1,0 +1,11 @@
+import pytest
+
+from collage.runtime.function_names import function_names
+
+
+@pytest.mark.parametrize(
+    ("shape_sets", "names"),
+    [(0, ("main",)), (1, ("main",)), (3, ("main", "main_1", "main_2"))],
+)
+def test_each_shape_set_is_a_function(shape_sets, names):
+    assert function_names(shape_sets) == names
