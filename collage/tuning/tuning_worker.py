@@ -68,7 +68,7 @@ class TuningWorker:
         try:
             builder = FunctionKernelBuilder(setup)
             timer = timer_of(setup, builder, QUICK)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is the reason
             self._send(KernelRefused(reason_of(error)))
             return
         self._send(Ready())
@@ -84,7 +84,7 @@ class TuningWorker:
             return self._try(self._open[task.work], task.trials)
         except StickyError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the answer has the reason
             self._open.clear()
             return TuningEnded(reason_of(error))
 
@@ -182,7 +182,7 @@ class TuningRunner:
             )
         except StickyError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the trial has the reason
             return math.inf, reason_of(error)
         return timing.cost.seconds, ""
 

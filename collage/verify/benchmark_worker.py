@@ -283,7 +283,7 @@ def main() -> None:
         run = make(request["path"], inputs, request["threads"], **arguments)
         run()
         _pin_threads(request["cpus"])
-    except Exception as error:  # whatever a library raises is the reason
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is the reason
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
         return
     _answer(answers, {"ready": True})
