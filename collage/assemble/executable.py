@@ -22,10 +22,12 @@ import tvm_ffi
 from tvm import relax
 
 from collage.assemble.function_plan import FunctionPlan, PlannedKernel
+from collage.assemble.gpu import DevicePlaces, GpuPlaces, graph_capturable
 from collage.assemble.values import Places
 from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.backends.common.c_source import PROTECTED
 from collage.backends.common.tvm.target import host_target
+from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 from collage.errors import BackendError
 from collage.runtime.plugin import load_plugin
 
@@ -69,9 +71,6 @@ def assemble(
         if device == "cpu":
             executable = tvm.compile(module, target=host_target(threads))
         else:
-            from collage.assemble.gpu import graph_capturable
-            from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
-
             executable = compile_for_gpu(module, threads, graphs and graph_capturable(plans))
         with TemporaryDirectory(dir=path.parent) as objects:
             executable.export_library(str(path), workspace_dir=objects, options=list(PROTECTED))
@@ -89,7 +88,6 @@ def _places(
     """Return the values of the function, once per form of the function in the executable."""
     if device == "cpu":
         return [Places(builder, plan.function)]
-    from collage.assemble.gpu import DevicePlaces, GpuPlaces
 
     return [kind(builder, plan.function, threads) for kind in (GpuPlaces, DevicePlaces)]
 

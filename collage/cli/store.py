@@ -13,6 +13,7 @@ from collage.cli.signing import (
     verification,
 )
 from collage.errors import OptionError
+from collage.options import Options
 
 STORE_HELP = "directory, or s3://bucket/prefix?endpoint=...&addressing=path"
 
@@ -151,7 +152,6 @@ def _unpublish(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    from collage.options import Options
     from collage.store import open_store
     from collage.store.bundles import fetch_bundle
     from collage.store.cache import BundleCache
@@ -183,7 +183,6 @@ def _name_and_output(arguments: argparse.Namespace) -> tuple[str, Path]:
 
 
 def _alias(arguments: argparse.Namespace) -> int:
-    from collage.options import Options
     from collage.store import open_store
     from collage.store.alias_counters import Verification
     from collage.store.bundle_aliases import assign_alias, find_bundle

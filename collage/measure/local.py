@@ -23,10 +23,11 @@ from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.errors import MeasureError
 from collage.frontend.model import Function
+from collage.frontend.region import region_digest
 from collage.graph.index_set import IndexSet
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.call_overhead import DispatchOverhead
-from collage.measure.cost_key import CostKeys, region_structure
+from collage.measure.cost_key import CostKeys
 from collage.measure.measurement_request import MeasurementRequest, OnCost
 from collage.measure.messages import (
     Answer,
@@ -79,7 +80,7 @@ class LocalMeasurer:
         kernels: Path | None = None,
         builds: bool = False,
         loader: str = LOADER,
-        digest: Callable[[Function, IndexSet], str] = region_structure,
+        digest: Callable[[Function, IndexSet], str] = region_digest,
     ) -> None:
         """Make a measurer; workers start when first needed.
 

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
+from collage.frontend.region import region_constants, region_relax
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
 from collage.measure.function_kernel_builder import FunctionKernelBuilder
@@ -35,6 +36,7 @@ from collage.measure.worker import (
     serve,
     timer_of,
 )
+from collage.tuning.targets import target_on
 
 if TYPE_CHECKING:
     from tvm.s_tir import meta_schedule as ms
@@ -113,9 +115,7 @@ class TuningRunner:
     ) -> None:
         from collage.backends.common.tvm.lower import lower
         from collage.backends.cpu.tvm.legalize import legalizers
-        from collage.frontend.region import region_constants, region_relax
         from collage.tuning.schedule_search import TraceSearch
-        from collage.tuning.targets import target_on
 
         function, nodes = builder.function(task.work.function), task.work.nodes
         forms = legalizers() if builder.device == "cpu" else None

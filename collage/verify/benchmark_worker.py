@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
+from collage.backends.telemetry import import_openvino
 from collage.runtime.arrays import load_arrays
 from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
@@ -226,8 +227,6 @@ class _OpenVino(Runner):
     precision = "f32"
 
     def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
-        from collage.backends.telemetry import import_openvino
-
         super().__init__(inputs)
         openvino = import_openvino()
         core = openvino.Core()

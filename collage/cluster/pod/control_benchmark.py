@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
+from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
 from collage.measure.timing import Control
 from collage.options import DeviceName
@@ -30,8 +31,6 @@ def control_times(device: DeviceName) -> Mapping[str, float]:
     """
     times_s = {"cpu": processor_control_s()}
     if device != "cpu":
-        from collage.measure.cuda_device import CudaDevice
-
         times_s[device] = device_control_s(CudaDevice())
     return times_s
 
