@@ -63,6 +63,7 @@ def test_a_skipped_module_fails_in_ci(pytester, monkeypatch, ci, errors):
         ("this machine has a GPU", False),
         ("no real node and no images: `make e2e` has them", False),
         ("no cudnn.h: make cuda-check installs it", False),
+        ("Skipped: not on this GPU: no libcudnn.so.9", False),
         ("no images: buildah is not installed", False),
         ("only root can be two users", False),
     ],

@@ -9,6 +9,7 @@ import re
 ALLOWED = re.compile(
     r"""
     no\ GPU$ | has\ a\ (real\ )?GPU | has\ a\ real\ one$       # tests of machines with and without one
+    | ^not\ on\ this\ GPU:                                     # a toolchain that this GPU's machine lacks
     | this\ processor\ has\ neither | this\ machine\ has\ no   # instruction sets
     | make\ cuda-check\ installs | `make\ e2e`\ has            # run apart, since they are large
     | ^no\ images:
