@@ -50,11 +50,12 @@ demo: setup
 # plane, simulated GPU, kill sweeps) are those of `make test-all`.
 SERVED := $(addprefix tests/,cluster containers e2e flows helm quiet registry servers store)
 TIER = "not full"
+PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=5
 test test-all: setup $(SERVICES) $(NVCC)
 	$(BIN)/python -m tests.servers.binaries
 	mkdir -p build
-	$(BIN)/python -m pytest -m $(TIER) $(SERVED) > build/served.log 2>&1 & served=$$!; \
-	$(BIN)/python -m pytest -m $(TIER) $(addprefix --ignore=,$(SERVED)); computed=$$?; \
+	$(PYTEST) -m $(TIER) $(SERVED) > build/served.log 2>&1 & served=$$!; \
+	$(PYTEST) -m $(TIER) $(addprefix --ignore=,$(SERVED)); computed=$$?; \
 	wait $$served; waited=$$?; cat build/served.log; exit $$((computed + waited))
 test-all: TIER = full
 

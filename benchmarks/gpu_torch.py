@@ -89,7 +89,7 @@ def compare(
             try:
                 module = model if way == "eager" else torch.compile(model, mode="max-autotune")
                 result[way] = measure(call(module))
-            except Exception as error:  # any exception of the comparison is its reason
+            except Exception as error:  # noqa: BLE001 - any exception of the comparison is its reason
                 result["reason"] = f"{way}: {type(error).__name__}: {str(error)[:200]}"
     return result
 

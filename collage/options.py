@@ -245,6 +245,6 @@ def physical_cores() -> int:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         try:
             cores.add(topology.read_text().strip())
-        except OSError:
+        except OSError:  # the kernel does not tell: the processor counts as a core
             cores.add(str(cpu))
     return max(1, len(cores))

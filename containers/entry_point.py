@@ -22,7 +22,7 @@ def run(act: Callable[[], str]) -> int:
     except CollageError as error:
         print(redact(f"{place}: {error}"), file=sys.stderr, flush=True)
         return exit_code(error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the traceback is printed, without secrets
         print(redact(traceback.format_exc()), file=sys.stderr, flush=True)
         return exit_code(error)
     return 0

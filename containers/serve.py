@@ -29,6 +29,8 @@ from collage.option_text import parse_duration, parse_size
 from collage.options import Options
 from collage.runtime.loader import load
 from collage.runtime.manifest import refuse_unproven
+from collage.store import open_store
+from collage.store.bundles import fetch_bundle
 from containers.connections import ConnectionLimits, http_config
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
@@ -138,9 +140,6 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
     counters = (parsed.cache_dir or Options().store_dir) / "seen-aliases"
     checks = verification(parsed, counters)
     if parsed.alias is not None:
-        from collage.store import open_store
-        from collage.store.bundles import fetch_bundle
-
         store = open_store(parsed.bundle, writes=False)
         fetch_bundle(store, parsed.alias, scratch, verification=checks)
     return Path(parsed.bundle) if parsed.alias is None else scratch

@@ -31,9 +31,8 @@ def recorded(record: Callable[P, object]) -> Callable[P, None]:
     def attempt(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             record(*args, **kwargs)
-        except (
-            Exception
-        ) as error:  # Prefect's API may be unreachable: the run continues without the record
+        # Prefect's API may be unreachable: the run continues without the record.
+        except Exception as error:  # noqa: BLE001
             logger.warning(
                 "%s was not recorded: %s: %s", record.__name__, type(error).__name__, error
             )

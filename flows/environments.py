@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collage.cluster.controller.environments import MeasuringEnvironment, read_environments
 from collage.errors import OptionError
 from collage.options import DeviceName
 from collage.pipeline.compile_service import CompileService, LocalCompileService, check_device
@@ -13,7 +14,6 @@ from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
     from collage.cluster.controller.compile_service import ClusterCompileService
-    from collage.cluster.controller.environments import MeasuringEnvironment
 
 
 def open_compile_service(environment: str, settings: FlowSettings) -> CompileService:
@@ -75,7 +75,7 @@ def _choice(environment: str, settings: FlowSettings) -> EnvironmentChoice:
     return EnvironmentChoice(environment, described.threads, described.device)
 
 
-def _measuring_environment(environment: str, settings: FlowSettings) -> "MeasuringEnvironment":
+def _measuring_environment(environment: str, settings: FlowSettings) -> MeasuringEnvironment:
     configured = _environments(settings)
     if environment not in configured:
         names = ", ".join([LOCAL, *sorted(configured)])
@@ -83,10 +83,9 @@ def _measuring_environment(environment: str, settings: FlowSettings) -> "Measuri
     return configured[environment]
 
 
-def _environments(settings: FlowSettings) -> "dict[str, MeasuringEnvironment]":
+def _environments(settings: FlowSettings) -> dict[str, MeasuringEnvironment]:
     if settings.environments_file is None:
         return {}
-    from collage.cluster.controller.environments import read_environments
 
     return read_environments(settings.environments_file)
 

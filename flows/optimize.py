@@ -142,7 +142,7 @@ def _start(
             searches,  # type: ignore[arg-type]  # Prefect waits for the futures
         )
         return _Chain(request, facts, None, searches, finished=finished)
-    except Exception as error:  # any exception: the other environments continue
+    except Exception as error:  # noqa: BLE001 - any exception: the other environments continue
         return _Chain(request, error=error)
 
 
@@ -155,7 +155,7 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
             submitted.model, submitted.version, request, facts, result=result
         )
         artifacts.report_link(submitted.model, request.environment, settings.store, result.report)
-    except Exception as error:  # any exception: the other environments continue
+    except Exception as error:  # noqa: BLE001 - any exception: the other environments continue
         outcome = failed(
             request.environment, error, node_digest(chain.facts) if chain.facts else ""
         )
@@ -182,7 +182,7 @@ def _mark_failed(model: str, version: str | None, error: Exception, settings: Fl
         registry = configured_registry(settings)
         registered = registry.find(model, version)
         registry.record_status(registered, VersionStatus(status="failed", reason=plain(error)))
-    except Exception as again:  # the run fails with the first error, which matters more
+    except Exception as again:  # noqa: BLE001 - the run fails with the first error, which matters more
         get_run_logger().warning("the registry was not told: %s", plain(again))
 
 

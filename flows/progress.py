@@ -106,7 +106,7 @@ class FlowProgress(SilentProgress):
                 phase.artifact = created if isinstance(created, UUID) else None
             else:
                 update_progress_artifact(phase.artifact, phase.percent, description)
-        except Exception as error:  # the API may be unreachable; the next report tries again
+        except Exception as error:  # noqa: BLE001 - the API may be unreachable; the next report tries again
             logger.debug("progress was not recorded: %s", error)
 
 

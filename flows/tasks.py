@@ -225,6 +225,6 @@ def _slot(environment: str, settings: FlowSettings) -> Iterator[None]:
 def _may_retry(_: "Task[..., object]", __: TaskRun, state: State) -> bool:
     try:
         state.result()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - any failure of a task
         return is_infrastructure(error)
     return False

@@ -22,10 +22,12 @@ import tvm_ffi
 from tvm import relax
 
 from collage.assemble.function_plan import FunctionPlan, PlannedKernel
+from collage.assemble.gpu import DevicePlaces, GpuPlaces, graph_capturable
 from collage.assemble.values import Places
 from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.backends.common.c_source import PROTECTED
 from collage.backends.common.tvm.target import host_target
+from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 from collage.errors import BackendError
 from collage.runtime.plugin import load_plugin
 from collage.runtime.target import Target
@@ -68,9 +70,6 @@ def assemble(
         if callees.modules:
             module = module.with_attr("external_mods", list(callees.modules.values()))
         if device.is_gpu:
-            from collage.assemble.gpu import graph_capturable
-            from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
-
             executable = compile_for_gpu(module, threads, graphs and graph_capturable(plans))
         else:
             executable = tvm.compile(module, target=host_target(threads))
@@ -90,7 +89,6 @@ def _places(
     """Return the values of the function, once per form of the function in the executable."""
     if not device.takes_device_tensors:
         return [Places(builder, plan.function)]
-    from collage.assemble.gpu import DevicePlaces, GpuPlaces
 
     return [kind(builder, plan.function, threads) for kind in (GpuPlaces, DevicePlaces)]
 

@@ -207,7 +207,7 @@ def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Back
         if name and backend.name != name:
             raise ValueError(f"it is registered as {name!r} and calls itself {backend.name!r}")
         backend.availability()
-    except Exception as error:  # code of users: any exception is the reason
+    except Exception as error:  # noqa: BLE001 - code of users: any exception is the reason
         return BrokenBackend(name or shown, f"does not load: {type(error).__name__}: {error}")
     return backend
 

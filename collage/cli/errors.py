@@ -54,7 +54,7 @@ def run_command(run: Callable[[], int], *, as_json: bool) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    except Exception as error:  # a fault of Collage, of any kind
+    except Exception as error:  # noqa: BLE001 - a fault of Collage, of any kind
         reason, advice = _fault(error)
         return _fail(1, reason, advice, as_json=as_json)
 
@@ -80,7 +80,7 @@ def _fault(error: Exception) -> tuple[str, str]:
         handle, file = tempfile.mkstemp(prefix="collage-trace-", suffix=".txt")
         with os.fdopen(handle, "w") as out:
             out.write(trace)
-    except OSError:
+    except OSError:  # the disk is full or read-only
         print(trace, file=sys.stderr)
         file = "standard error"
     return (

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from collage.cli.arguments import Commands, add_command, print_result
+from collage.errors import OptionError
 
 
 def add_registry_commands(commands: Commands) -> None:
@@ -21,7 +22,6 @@ def add_registry_commands(commands: Commands) -> None:
 
 
 def _register(arguments: argparse.Namespace) -> int:
-    from collage.errors import OptionError
     from collage.frontend.model_files import open_model
     from collage.registry.files import MODEL, FileRegistry
     from collage.registry.open import open_registry

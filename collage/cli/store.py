@@ -14,6 +14,7 @@ from collage.cli.signing import (
 )
 from collage.errors import OptionError
 from collage.option_text import parse_duration
+from collage.options import Options
 
 STORE_HELP = "directory, or s3://bucket/prefix?endpoint=...&addressing=path"
 
@@ -152,7 +153,6 @@ def _unpublish(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    from collage.options import Options
     from collage.store import open_store
     from collage.store.bundles import fetch_bundle
     from collage.store.cache import BundleCache
@@ -184,7 +184,6 @@ def _name_and_output(arguments: argparse.Namespace) -> tuple[str, Path]:
 
 
 def _alias(arguments: argparse.Namespace) -> int:
-    from collage.options import Options
     from collage.store import open_store
     from collage.store.alias_counters import Verification
     from collage.store.bundle_aliases import assign_alias, find_bundle

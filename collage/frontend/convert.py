@@ -19,10 +19,13 @@ import onnx
 from collage.frontend.model import RelaxNode
 from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnx_proto import ELEMENT_TYPES, STANDARD_DOMAINS, sub_graphs, tensor_type
+from collage.frontend.onnxruntime_session import first_line
 from collage.graph.dataflow import TensorType
 
 if TYPE_CHECKING:
     from tvm import relax
+
+log = logging.getLogger(__name__)
 
 _EMBEDDED: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "Slice": (1, 2, 3, 4), "Pad": (1, 2, 3), "Tile": (1,),
@@ -197,8 +200,11 @@ def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             module = from_onnx(model)
-    except Exception:
-        # Every failure of the converter has one meaning: the node has no Relax form.
+    except Exception as error:  # noqa: BLE001 - any failure means that the node has no Relax form
+        operators = ", ".join(node.op_type for node in model.graph.node)
+        log.debug(
+            "TVM does not convert %s: %s: %s", operators, type(error).__name__, first_line(error)
+        )
         return None
     if any(not isinstance(function, tvm.relax.Function) for function in module.functions.values()):
         return None

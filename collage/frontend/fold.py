@@ -64,7 +64,7 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
         return first_line(error)
     try:
         session(target)
-    except Exception as error:  # any exception: use the original model
+    except Exception as error:  # noqa: BLE001 - any exception: use the original model
         return first_line(error)
     return ""
 
@@ -72,7 +72,7 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
 def _require_loadable(source: Path, error: Exception) -> None:
     try:
         session(source)
-    except Exception:  # the first error is the cause
+    except Exception:  # noqa: BLE001 - the first error is the cause
         raise ModelError(
             f"ONNX Runtime does not load the model with these shapes: {refusal_reason(error)}"
         ) from error

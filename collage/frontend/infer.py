@@ -75,7 +75,8 @@ def _inferred(
         light.graph.value_info.append(onnx.helper.make_value_info(name, value))
     try:
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        logger.debug("shape inference without the propagation of data: %s", first_line(error))
         light = onnx.shape_inference.infer_shapes(light)
     graph = light.graph
     types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}

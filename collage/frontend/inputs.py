@@ -52,7 +52,7 @@ def random_inputs(function: Function, seed: int) -> dict[str, np.ndarray]:
         running = running or _session(function, every_value=False)
         try:
             running.run(None, candidate_inputs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions share no base class
             # These integers exceed a range unknown to the rules of `_bounds`: try smaller ones.
             logger.debug(
                 "integer inputs below %s refused: %s", limit or "limits", first_line(error)

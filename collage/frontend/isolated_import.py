@@ -121,7 +121,7 @@ def _memory_bytes() -> int:
     physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         allowed = _CGROUP.read_text().strip()
-    except OSError:
+    except OSError:  # this machine has no control groups of version 2
         return physical_bytes
     return min(physical_bytes, int(allowed)) if allowed.isdecimal() else physical_bytes
 

@@ -108,7 +108,7 @@ def _is_supported(model: bytes) -> bool:
     options.log_severity_level = 4
     try:
         onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception:  # ONNX Runtime's errors share no base class; the model has one fault at most
+    except Exception:  # noqa: BLE001 - ONNX Runtime's errors share no base class; the model has one fault at most
         return False
     return True
 

@@ -4,14 +4,18 @@ All distinct nodes of a function are legalised in one module; a node's kind is t
 functions. Foreign nodes, and nodes without a legalisation, are opaque.
 """
 
+import logging
 from collections.abc import Sequence
 
 import tvm
 from tvm import relax
 
 from collage.frontend.model import RelaxNode
+from collage.frontend.onnxruntime_session import first_line
 from collage.frontend.relax_ir import calls
 from collage.graph.op_pattern import OpPatternKind
+
+log = logging.getLogger(__name__)
 
 
 def node_kinds(nodes: Sequence[RelaxNode | None]) -> list[OpPatternKind]:
@@ -29,9 +33,10 @@ def _function_kinds(functions: Sequence[relax.Function]) -> list[OpPatternKind]:
     module = _module(functions)
     try:
         module = relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(module))
-    except Exception:
+    except Exception as error:  # noqa: BLE001 - TVM's errors share no base class
         # A node without a legalisation must not affect the kinds of the others: analyse them one by one.
         if len(functions) == 1:
+            log.debug("a node has no legalisation: %s: %s", type(error).__name__, first_line(error))
             return [OpPatternKind.OPAQUE]
         return [kind for function in functions for kind in _function_kinds([function])]
     return [_kind(module, module[f"node_{n}"]) for n in range(len(functions))]

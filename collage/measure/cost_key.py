@@ -6,16 +6,10 @@ from collage.backends.base import Backend
 from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.cost.cost import cost_key
 from collage.frontend.model import Function
+from collage.frontend.region import region_digest
 from collage.graph.index_set import IndexSet
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.measurement_request import MeasurementRequest
-
-
-def region_structure(function: Function, nodes: IndexSet) -> str:
-    """Return the digest of a region's structure."""
-    from collage.frontend.region import region_digest
-
-    return region_digest(function, nodes)
 
 
 def launch_key(environment: Environment) -> CostKey:
@@ -33,7 +27,7 @@ class CostKeys:
         environment: Environment,
         sweep: CacheFlush,
         *,
-        digest: Callable[[Function, IndexSet], str] = region_structure,
+        digest: Callable[[Function, IndexSet], str] = region_digest,
     ) -> None:
         """Hold the parts of the keys.
 

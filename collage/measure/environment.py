@@ -58,7 +58,7 @@ def _cpu_fields() -> dict[str, str]:
     fields: dict[str, str] = {}
     try:
         text = Path("/proc/cpuinfo").read_text()
-    except OSError:
+    except OSError:  # not Linux
         return fields
     for line in text.split("\n\n")[0].splitlines():
         name, _, value = line.partition(":")

@@ -23,10 +23,11 @@ from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, CostTable
 from collage.errors import MeasureError
 from collage.frontend.model import Function
+from collage.frontend.region import region_digest
 from collage.graph.index_set import IndexSet
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.conditions import MeasuringConditions, WorkerLimits
-from collage.measure.cost_key import CostKeys, region_structure
+from collage.measure.cost_key import CostKeys
 from collage.measure.measurement_request import MeasurementRequest, OnCost
 from collage.measure.messages import (
     Answer,
@@ -73,7 +74,7 @@ class LocalMeasurer:
         limits: WorkerLimits | None = None,
         kernels: KernelFolder | None = None,
         loader: str = LOADER,
-        digest: Callable[[Function, IndexSet], str] = region_structure,
+        digest: Callable[[Function, IndexSet], str] = region_digest,
     ) -> None:
         """Make a measurer; workers start when first needed.
 

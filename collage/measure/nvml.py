@@ -49,7 +49,7 @@ class Nvml:
         """Open NVML for the device on a PCI bus; None without NVML or without such a device."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
+        except OSError:  # no driver
             return None
         handle = ctypes.c_void_p()
         if library.nvmlInit_v2():

@@ -25,8 +25,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from collage.cost import Environment
 from collage.errors import MeasureError, StoreError
+from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import capability_of
 from collage.runtime.child_environment import child_environment
 
@@ -121,8 +124,6 @@ def _measure_apart(environment: Environment) -> Peaks:
 
 def gpu_peaks() -> Peaks:
     """Return the peaks reported by this machine's GPU."""
-    from collage.measure.cuda_device import CudaDevice
-
     flops_per_s, bytes_per_s = (rate or UNKNOWN_RATE for rate in CudaDevice().rates())
     return Peaks(flops_per_s, bytes_per_s, bytes_per_s)
 
@@ -135,15 +136,11 @@ def measure_one_thread() -> Peaks:
 
 
 def _product_rate(size: int) -> float:
-    import numpy as np
-
     lhs, rhs, result = (np.ones((size, size), np.float32) for _ in range(3))
     return 2 * size**3 / _best_s(lambda: np.matmul(lhs, rhs, out=result))
 
 
 def _copy_rate(size_bytes: int) -> float:
-    import numpy as np
-
     source, target = (np.ones(size_bytes, np.uint8) for _ in range(2))
     return 2 * size_bytes / _best_s(lambda: np.copyto(target, source))
 

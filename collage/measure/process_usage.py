@@ -64,7 +64,7 @@ class Usage:
         folder, sizes = f"/proc/{self._pid}/fd", {}
         try:
             names = os.listdir(folder)
-        except OSError:
+        except OSError:  # the process has ended
             return {}
         for name in names:
             try:

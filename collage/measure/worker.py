@@ -59,7 +59,7 @@ class Worker:
             builder = open_kernel_builder(setup)
             timer = None if setup.builds else timer_of(setup, builder)
             ready = Ready(builder.boundary() if setup.measure_dispatch_overhead else None)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is the reason
             self._send(KernelRefused(reason_of(error)))
             return
         self._send(ready)
@@ -75,7 +75,7 @@ class Worker:
             return self._measure(builder, timer, task)
         except StickyError:
             raise  # every later call fails: the process ends, and its last line is the reason
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the outcome has the reason
             return MeasurementOutcome(
                 Cost.invalid(reason_of(error)), durable=not is_infrastructure(error)
             )

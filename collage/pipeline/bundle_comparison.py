@@ -9,6 +9,7 @@ import numpy as np
 from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.errors import InputError
 from collage.options import Options
+from collage.runtime.loader import load
 from collage.runtime.manifest import Manifest
 from collage.verify import BenchmarkTarget, Latency, compare_latency
 from collage.verify.baselines import original_frameworks
@@ -63,8 +64,6 @@ def saved_targets(name: str, bundle: Path) -> list[SavedFunction]:
     Raises:
         InputError: no bundle at the path.
     """
-    from collage.runtime.loader import load
-
     loaded = load(bundle)
     manifest = loaded.manifest
     executable = bundle / manifest.executable

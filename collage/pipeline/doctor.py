@@ -4,9 +4,11 @@ import shutil
 from dataclasses import dataclass
 from uuid import uuid4
 
+from collage.backends.registry import known_backends
 from collage.errors import BackendError, CollageError, StoreError
 from collage.options import Options
 from collage.pipeline.compile_context import work_folder
+from collage.runtime.plugin import load_plugin
 from collage.store import open_store
 
 
@@ -21,9 +23,6 @@ class Check:
 
 def doctor(options: Options) -> list[Check]:
     """Check what a compile needs: backends, the plug-in, a linker, the store, memory."""
-    from collage.backends.registry import known_backends
-    from collage.runtime.plugin import load_plugin
-
     checks = []
     for backend in known_backends(None, options.device):
         availability = backend.availability()

@@ -3,6 +3,7 @@
 `collage.verify` measures and decides, `Refinement` proposes further plans between its rounds.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from collage.verify.decision import Decision, OriginalPlans
 from collage.verify.gate import Gate
 from collage.verify.plan_executable import PlanExecutable, function_signature
 from collage.verify.reference_run import Samples
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,10 @@ def profile_chosen(
     with context.seconds.of("verify"):
         try:
             profile = profile_kernels(target, inputs, context.threads, context.work_dir)
-        except MeasureError:
-            return {}  # only the report shows them: the executable has passed its gate
+        except MeasureError as error:
+            # Only the report shows these seconds: the executable has passed its gate.
+            log.debug("the kernels of %s are not timed: %s", executable.name, error)
+            return {}
     speed_factor = decision.latency.seconds / profile.call_s
     return {
         position: speed_factor * seconds

@@ -19,6 +19,7 @@ The machine may be slower or faster in the final round than while costs were mea
 are multiplied by a machine speed factor, estimated from another plan of the final round.
 """
 
+import logging
 import math
 import statistics
 import time
@@ -43,6 +44,8 @@ from collage.verify.comparison_rounds import RoundResults
 from collage.verify.decision import Decision
 from collage.verify.interleaved_benchmark import normalised_latencies
 from collage.verify.plan_executable import PlanExecutable
+
+log = logging.getLogger(__name__)
 
 PLANS_PER_ROUND = 4
 """Plans that are proposed together."""
@@ -156,8 +159,9 @@ class Refinement:
             if name not in self._profiles:
                 try:
                     self._profiles[name] = results.profile(name)
-                except MeasureError:
-                    continue  # kernels on a GPU cannot be timed inside an executable
+                except MeasureError as error:
+                    # Kernels on a GPU cannot be timed inside an executable.
+                    log.debug("the kernels of %s are not timed: %s", name, error)
         self._rounds.append({name: latency.seconds for name, latency in results.latencies.items()})
         latencies_s = normalised_latencies(self._rounds)
         self.in_context.samples.clear()

@@ -15,6 +15,7 @@ new bundle's own gate decides: it compared the bundle with every original framew
 
 import hashlib
 import json
+import logging
 import statistics
 from dataclasses import dataclass
 from uuid import uuid4
@@ -31,6 +32,8 @@ from collage.store.blobs import seal, unseal
 from collage.store.bundle_aliases import assign_alias
 from collage.store.bundle_statements import BundleSigning, sign_published
 from collage.store.manifests import bundle_key, read_bundle, require_proven
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 """Attempts to record a result; each fails only if another process recorded one."""
@@ -167,7 +170,8 @@ def _changed_toolchain(standing: ManifestDocument, facts: NodeInformation) -> st
 def _standing(store: Store, alias: str, signing: BundleSigning | None) -> BlobDigest | None:
     try:
         record = read_record(store, alias, signing.aliases.keys if signing else None)
-    except BundleError:
+    except BundleError as error:  # a record without a trusted signature names no bundle
+        log.debug("the alias %s counts as absent: %s", alias, error)
         return None
     return record.bundle if record else None
 

@@ -12,6 +12,7 @@ tuning. A damaged checkpoint counts as absent; so do plans and samples of candid
 
 import hashlib
 import json
+import logging
 import math
 import os
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -33,6 +34,8 @@ from collage.store.atomic_folder import flush_folder, make_folders, write_durabl
 from collage.store.base import Store
 from collage.store.records import Fields, RecordError, parse_object, report_damage
 from collage.verify.interleaved_benchmark import Latency
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 """Attempts to write a shared checkpoint; after as many lost races the other writer's stays."""
@@ -182,7 +185,10 @@ class CheckpointFile:
         shared = self.store.read(self._key) if self.store is not None else None
         try:
             text = self.path.read_bytes() if shared is None else shared.data
-        except OSError:
+        except FileNotFoundError:
+            return SearchCheckpoint()
+        except OSError as error:
+            log.debug("the checkpoint of the search %s is not read: %s", self.path.name, error)
             return SearchCheckpoint()
         try:
             return SearchCheckpoint.parse(text)

@@ -11,7 +11,7 @@ def cpu_flags(source: Path | None = None) -> set[str]:
     """Return the instruction-set flags of the first processor; an empty set if there are none."""
     try:
         lines = (source or CPUINFO).read_text().splitlines()
-    except OSError:
+    except OSError:  # not Linux
         return set()
     for line in lines:
         key, _, value = line.partition(":")

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
@@ -32,16 +31,14 @@ from collage.runtime.manifest import (
 )
 from collage.runtime.precision import output_error
 from collage.runtime.session import ExecutableSession, Outputs
+from collage.runtime.signature import TrustedKeys, configured_keys, verify_statement
 from collage.runtime.tensor_exchange import DeviceTensor
 from collage.runtime.tolerances import float_tolerance, integer_step
-
-if TYPE_CHECKING:
-    from collage.runtime.signature import TrustedKeys
 
 GOLDEN = "golden.npz"
 
 
-def load(folder: Path | str, verify_keys: "Sequence[Path] | TrustedKeys" = ()) -> "LoadedBundle":
+def load(folder: Path | str, verify_keys: Sequence[Path] | TrustedKeys = ()) -> "LoadedBundle":
     """Load the bundle in `folder` and initialise its kernels.
 
     The folder and its files are opened once, so the verified files run even if the folder changes.
@@ -57,21 +54,17 @@ def load(folder: Path | str, verify_keys: "Sequence[Path] | TrustedKeys" = ()) -
             processor or library version.
         OptionError: the keys cannot be read.
     """
-    from collage.runtime.signature import TrustedKeys, configured_keys
-
     if isinstance(verify_keys, TrustedKeys):
         return open_bundle(Path(folder), verify_keys)
     return open_bundle(Path(folder), configured_keys(verify_keys))
 
 
-def open_bundle(path: Path, keys: "TrustedKeys | None") -> "LoadedBundle":
+def open_bundle(path: Path, keys: TrustedKeys | None) -> "LoadedBundle":
     """Load the bundle at `path`, without verification if `keys` is None. Errors as of `load`."""
     folder = BundleFolder(path)
     if keys is None:
         data = manifest_bytes(folder)
     else:
-        from collage.runtime.signature import verify_statement
-
         try:
             data = verify_statement(folder.read, folder.names(), keys)
         except BundleError as error:

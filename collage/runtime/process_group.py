@@ -128,7 +128,7 @@ def _descendants(pid: int) -> list[int]:
     """Return the descendants of a process, nearest first."""
     children = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
+        with suppress(OSError):  # the process has ended
             children += [int(child) for child in file.read_text().split()]
     return children + [descendant for child in children for descendant in _descendants(child)]
 

@@ -14,6 +14,7 @@ store could exhaust the counter.
 
 import hashlib
 import json
+import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ from collage.runtime.trust import TrustedKeys, only_key, trusted_keys
 from collage.store.base import BlobDigest, Store, Version
 from collage.store.blobs import READS, seal, unseal
 from collage.store.records import parse_object
+
+log = logging.getLogger(__name__)
 
 SWAP_ATTEMPTS = 100
 """Attempts of a move; each failed one means a successful move of another writer."""
@@ -232,7 +235,8 @@ def _proven(
     """Return the record if a trusted key signed it, else None."""
     try:
         return _opened(store, name, sealed, signing.keys) if sealed else None
-    except BundleError:
+    except BundleError as error:
+        log.debug("the record of the alias %s is not continued: %s", name, error)
         return None
 
 

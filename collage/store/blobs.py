@@ -113,7 +113,7 @@ def unseal(data: bytes) -> dict[str, str | None] | None:
         return None
     try:
         fields = parse_object(text)
-    except RecordError:
+    except RecordError:  # damaged
         return None
     fits = all(value is None or isinstance(value, str) for value in fields.values())
     return fields if fits else None

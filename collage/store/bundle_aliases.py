@@ -1,5 +1,7 @@
 """Aliases of published bundles: assignment with the check of both ends, and resolution to a digest."""
 
+import logging
+
 from collage.errors import BundleError, StoreError
 from collage.runtime.json_fields import is_digest
 from collage.store.alias_counters import Verification, check_newest
@@ -7,6 +9,8 @@ from collage.store.aliases import AliasRecord, AliasSigning, move_alias, read_re
 from collage.store.base import BlobDigest, Store
 from collage.store.bundle_statements import model_for_alias
 from collage.store.manifests import require_published
+
+log = logging.getLogger(__name__)
 
 
 def assign_alias(
@@ -91,5 +95,6 @@ def _restorable_record(store: Store, name: str, signing: AliasSigning | None) ->
     """Return the record for a restore; with `signing`, only one that a trusted key signed."""
     try:
         return read_record(store, name, signing.keys if signing else None)
-    except BundleError:
+    except BundleError as error:
+        log.debug("the record of the alias %s is not restored: %s", name, error)
         return None

@@ -6,6 +6,7 @@ at any moment. Files unused for a month are removed, and the least recently used
 (`collage.store.cache_pruning`).
 """
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,8 @@ from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, fetch_blob, put_blob, read_checked
 from collage.store.cache_pruning import prune_fetched
 from collage.store.directory import DirectoryStore
+
+log = logging.getLogger(__name__)
 
 
 class BundleCache:
@@ -29,7 +32,8 @@ class BundleCache:
         """Return the manifest with this digest, or None if it is not cached."""
         try:
             content = read_checked(self._store, blob_key(digest), digest)
-        except StoreError:
+        except StoreError as error:  # a damaged or unreadable copy: the store has the manifest
+            log.debug("the cache's manifest %s is not used: %s", digest, error)
             return None
         self._use(digest)
         return content
@@ -47,17 +51,19 @@ class BundleCache:
                     fetch_blob(self._store, digest, file)
                     self._use(digest)
                     return
-            except StoreError:
-                pass  # a damaged or unreadable copy: the store has the file
+            except StoreError as error:  # a damaged or unreadable copy: the store has the file
+                log.debug("the cache's file %s is not used: %s", digest, error)
             fetch_blob(store, digest, file)
             self._keep(file)
 
         return fetch
 
     def _use(self, digest: BlobDigest) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # read-only, or pruned meanwhile
             os.utime(self._store.root / blob_key(digest))
 
     def _keep(self, source: bytes | Path) -> None:
-        with suppress(StoreError):  # the cache's disk is full or read-only
+        try:
             put_blob(self._store, source)
+        except StoreError as error:  # the cache's disk is full or read-only
+            log.debug("the cache does not keep a file: %s", error)

@@ -66,7 +66,7 @@ def prune(folder: Path, limit: Limit) -> int:
     for used, size, path in files:
         if used >= oldest and remaining_bytes <= limit.max_bytes:
             break
-        with suppress(OSError):
+        with suppress(OSError):  # deleted meanwhile, or another user's
             path.unlink()
             remaining_bytes, freed_bytes = remaining_bytes - size, freed_bytes + size
     return freed_bytes
@@ -78,7 +78,7 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
     for above, _, names in os.walk(folder):
         for name in names:
             path = Path(above, name)
-            with suppress(OSError):
+            with suppress(OSError):  # deleted meanwhile, or another user's
                 state = path.lstat()
                 if path.is_file() and not path.is_symlink() and name not in (STAMP, "lock"):
                     files.append((max(state.st_mtime, state.st_atime), state.st_size, path))
@@ -88,7 +88,7 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
 def _is_due(folder: Path) -> bool:
     """Tell whether the last pruning is a day ago, and record a new one."""
     stamp = folder / STAMP
-    with suppress(OSError):
+    with suppress(OSError):  # a read-only folder is not pruned
         if stamp.exists() and time.time() - stamp.stat().st_mtime < DAY_S:
             return False
         if folder.is_dir():

@@ -183,7 +183,7 @@ def _fields(store: Store, key: str) -> Fields:
     content = store.read(key)
     try:
         return Fields(parse_object(content.data) if content else {})
-    except RecordError:
+    except RecordError:  # damaged
         return Fields({})
 
 
@@ -192,7 +192,7 @@ def _result(store: Store, key: str) -> Fields:
     sealed = (unseal(content.data) if content else None) or {}
     try:
         return Fields(parse_object(sealed.get("result") or ""))
-    except RecordError:
+    except RecordError:  # damaged
         return Fields({})
 
 
@@ -207,7 +207,7 @@ def _models(request: Fields) -> Iterator[BlobDigest]:
 def _digest(fields: Fields, name: str) -> str:
     try:
         return fields.digest(name)
-    except RecordError:
+    except RecordError:  # absent or damaged
         return ""
 
 

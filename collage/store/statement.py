@@ -145,7 +145,7 @@ def revision() -> str:
             ["git", "-C", str(root), "rev-parse", "--verify", "HEAD"],
             capture_output=True, text=True, timeout=10, check=False,
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):  # no git, or one that hangs
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 

@@ -5,6 +5,7 @@ of trials a large population learns no more. One seed determines all schedules.
 """
 
 import json
+import logging
 from collections.abc import Sequence
 
 import tvm
@@ -19,6 +20,8 @@ from collage.backends.common.tvm.tuned_schedules import replay, unscheduled
 from collage.backends.nvidia.tvm_cuda.schedule import target_of
 from collage.runtime.target import Target
 from collage.tuning.cost_model import KernelRidge
+
+log = logging.getLogger(__name__)
 
 TRIAL_BATCH = 8
 """Schedules of one generation; the cost model is fitted between generations."""
@@ -135,8 +138,9 @@ class TraceSearch:
         for trace, latency_s in measured:
             try:
                 plan = replay(trace, self._module)
-            except Exception:
-                # A trace of another version of the rules, or of another program: not usable as a start.
+            except Exception as error:  # noqa: BLE001 - TVM's errors share no base class
+                # A trace of another version of the rules, or of another program.
+                log.debug("a trace is no start of the search: %s: %s", type(error).__name__, error)
                 continue
             candidates.append(ms.MeasureCandidate(plan, self._arguments))
             seconds.append(latency_s)

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
+from collage.frontend.region import region_constants, region_relax
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
 from collage.measure.function_kernel_builder import FunctionKernelBuilder
@@ -35,6 +36,7 @@ from collage.measure.worker import (
     serve,
     timer_of,
 )
+from collage.tuning.targets import target_on
 
 if TYPE_CHECKING:
     from tvm.s_tir import meta_schedule as ms
@@ -68,7 +70,7 @@ class TuningWorker:
         try:
             builder = FunctionKernelBuilder(setup)
             timer = timer_of(setup, builder, QUICK)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is the reason
             self._send(KernelRefused(reason_of(error)))
             return
         self._send(Ready())
@@ -84,7 +86,7 @@ class TuningWorker:
             return self._try(self._open[task.work], task.trials)
         except StickyError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the answer has the reason
             self._open.clear()
             return TuningEnded(reason_of(error))
 
@@ -113,9 +115,7 @@ class TuningRunner:
     ) -> None:
         from collage.backends.common.tvm.lower import lower
         from collage.backends.cpu.tvm.legalize import legalizers
-        from collage.frontend.region import region_constants, region_relax
         from collage.tuning.schedule_search import TraceSearch
-        from collage.tuning.targets import target_on
 
         function, nodes = builder.function(task.work.function), task.work.nodes
         forms = None if builder.device.is_gpu else legalizers()
@@ -182,7 +182,7 @@ class TuningRunner:
             )
         except StickyError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the trial has the reason
             return math.inf, reason_of(error)
         return timing.cost.seconds, ""
 

@@ -10,10 +10,13 @@ import hashlib
 from collections.abc import Set
 from pathlib import Path
 
+import onnxruntime
+
 from collage.backends.nvidia.architecture import tf32_reason
 from collage.backends.nvidia.onnxruntime_cuda import provider_options
 from collage.backends.nvidia.tensorrt import ALLOWED
 from collage.backends.nvidia.toolchain import TF32
+from collage.frontend.float16 import file_float_types
 from collage.runtime.cpu import bf16_reason
 from collage.runtime.target import Target
 from collage.verify.benchmark_target import BenchmarkTarget
@@ -42,7 +45,6 @@ def original_frameworks(
     frameworks = [BenchmarkTarget(kind, kind, model) for kind in kinds]
     if not device.is_gpu:
         return frameworks
-    from collage.frontend.float16 import file_float_types
 
     types = file_float_types(model)
     frameworks += _on_gpu(model, types, engines)
@@ -54,8 +56,6 @@ def original_frameworks(
 def _on_gpu(
     model: Path, types: Set[str], engines: Path | None, *, reduced: bool = False
 ) -> list[BenchmarkTarget]:
-    import onnxruntime
-
     providers, frameworks, suffix = (
         onnxruntime.get_available_providers(),
         [],

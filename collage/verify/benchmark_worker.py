@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from collage.backends.telemetry import import_openvino
 from collage.runtime.arrays import load_arrays
 from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
@@ -228,8 +229,6 @@ class _OpenVino(Runner):
     precision = "f32"
 
     def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
-        from collage.backends.telemetry import import_openvino
-
         super().__init__(inputs)
         openvino = import_openvino()
         core = openvino.Core()
@@ -286,7 +285,7 @@ def main() -> None:
         run = make(request["path"], inputs, request["threads"], **arguments)
         run()
         _pin_threads(request["cpus"])
-    except Exception as error:  # whatever a library raises is the reason
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is the reason
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
         return
     _answer(answers, {"ready": True})

@@ -4,6 +4,7 @@ The plan is a framework by construction, so `TRIES` comparisons must each prove 
 refused: processes differ by the placement of their memory.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from collage.verify.decision import Decision, OriginalPlans
 from collage.verify.final_round import Comparison, judge_original, original_reason
 from collage.verify.plan_choice import FinalRound
 from collage.verify.plan_executable import PlanExecutable
+
+log = logging.getLogger(__name__)
 
 TRIES = 2
 """Comparisons of the original-file plan; it is refused where each of them proves it slower."""
@@ -52,7 +55,8 @@ class OriginalChoice:
         assert self.originals.assemble is not None, "baselines come with a builder of their plans"
         try:
             plan = self.originals.assemble(baseline)
-        except BackendError:
+        except BackendError as error:
+            log.debug("the original file does not run in %s: %s", baseline, error)
             return None
         benchmark = self.rounds.benchmark
         chosen = {final.judged.plan.name} if final.judged else set()
@@ -82,7 +86,8 @@ class OriginalChoice:
             if comparison.latencies[plan.name].reason:
                 return None
             judgement = judge_original(comparison, plan.name, comparison.ran(baselines))
-        except MeasureError:
+        except MeasureError as error:
+            log.debug("the original file in %s is not compared: %s", plan.name, error)
             return None
         finally:
             for name in {plan.name, *baselines} & set(benchmark.names):

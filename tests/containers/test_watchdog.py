@@ -61,7 +61,7 @@ def test_another_copy_answers_while_one_hangs(looping):
     for _ in range(4):
         assert server.post(json=rounds(2)).status_code == 200
     hanging.close()
-    server.process.kill()
+    server.kill()
 
 
 def test_changed_numbers_make_it_unready_and_end_it(looping, tmp_path):
@@ -91,7 +91,7 @@ def test_who_leaves_the_queue_frees_its_place(looping):
     assert remaining == 2, "the one that was refused, and the one that left"
     for client in waiting:
         client.close()
-    server.process.kill()
+    server.kill()
 
 
 def test_a_failing_request_does_not_make_it_unready(looping):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 import httpx
@@ -24,6 +25,7 @@ class ModelServer:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        weakref.finalize(self, self._log.close)  # `log` is read after the end
         begin = time.perf_counter()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "containers.serve", "--bundle", str(bundle), "--name", "relu",
@@ -36,6 +38,7 @@ class ModelServer:
             time.sleep(0.01)
         self.started_s = time.perf_counter() - begin
         self.client = httpx.Client(base_url=self.url, timeout=30)
+        weakref.finalize(self, self.client.close)
 
     def is_open(self) -> bool:
         with socket.socket() as probe:
@@ -66,6 +69,11 @@ class ModelServer:
         """Return its log; reading keeps the pipe from blocking the server."""
         self._log.seek(0)
         return self._log.read()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait(30)
 
     def stop(self) -> list[dict]:
         """End it as Kubernetes does; return the log's lines."""

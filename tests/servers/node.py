@@ -108,7 +108,7 @@ class Node:
             except client.ApiException as error:
                 if error.status in (404, 409, 422):
                     return None
-            except Exception:
+            except Exception:  # noqa: S110
                 pass  # the API server is away: a kubelet waits too
             time.sleep(0.2)
         return None

@@ -13,6 +13,7 @@ import re
 import subprocess
 
 from collage.backends.base import Availability
+from collage.backends.nvidia.compiler import find_nvcc
 from collage.errors import BackendError
 from collage.runtime.gpu import compute_capability
 from collage.runtime.plugin import FULL_PRECISION
@@ -97,8 +98,6 @@ def chosen(capability: int, compiler_knows: tuple[int, ...]) -> int:
 
 @functools.cache
 def _known() -> tuple[int, ...]:
-    from collage.backends.nvidia.compiler import find_nvcc
-
     nvcc = find_nvcc()
     if nvcc is None:
         return ()

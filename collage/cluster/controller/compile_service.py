@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -22,12 +22,14 @@ from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, SearchTask
 from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kubernetes.api import Jobs, connect
 from collage.cluster.kubernetes.jobs import JobRunner, Notice
 from collage.cluster.kubernetes.manifests import LABEL, JobTask, Kind
 from collage.cost import SharedCostTable
 from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
-from collage.measure.cost_key import CostKeys, region_structure
+from collage.frontend.region import region_digest
+from collage.measure.cost_key import CostKeys
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.compile_service import check_device, search_model_function
 from collage.pipeline.request import (
@@ -43,9 +45,6 @@ from collage.report.progress import Progress
 from collage.runtime.function_names import function_names
 from collage.store import open_store
 from collage.store.record_keys import KEY_VARIABLE, MAKE_A_KEY, configured_keys, record_keys
-
-if TYPE_CHECKING:
-    from collage.cluster.kubernetes.api import Jobs
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class ClusterCompileService:
         settings: ClusterSettings,
         environments: Mapping[str, MeasuringEnvironment],
         *,
-        jobs: "Jobs | None" = None,
+        jobs: Jobs | None = None,
         notice: Notice = log.warning,
     ) -> None:
         """Configure the store, the local cache and the cluster.
@@ -135,7 +134,7 @@ class ClusterCompileService:
         task = SearchTask(
             request=request.digest,
             function=function.name,
-            structure=region_structure(function, function.graph.everything),
+            structure=region_digest(function, function.graph.everything),
             environment_name=request.environment,
             environment=facts.environment,
             backends=facts.backends,
@@ -219,10 +218,8 @@ class ClusterCompileService:
             )
         return environment
 
-    def _jobs(self) -> "Jobs":
+    def _jobs(self) -> Jobs:
         if self._connected is None:
-            from collage.cluster.kubernetes.api import connect
-
             self._connected = connect(self._settings.namespace)
         return self._connected
 

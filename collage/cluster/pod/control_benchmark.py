@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
+from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
 from collage.measure.timing import Control
 from collage.runtime.target import Target
@@ -30,8 +31,6 @@ def control_times(device: Target) -> Mapping[str, float]:
     """
     times_s = {"cpu": processor_control_s()}
     if device.is_gpu:
-        from collage.measure.cuda_device import CudaDevice
-
         times_s[device] = device_control_s(CudaDevice())
     return times_s
 

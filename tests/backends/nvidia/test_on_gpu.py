@@ -67,7 +67,7 @@ def reference(x, w, b, s):
 def setup_of(folder, backend, function) -> Setup:
     backend_object = next(candidate for candidate in all_backends() if candidate.name == backend)
     if reason := backend_object.availability().reason:
-        pytest.skip(reason)
+        pytest.skip(f"not on this GPU: {reason}")
     weights = [np.asarray(function.weights[name], np.float64) for name in ("w", "b", "s")]
     kind = function.weights["w"].dtype
     x = np.random.default_rng(0).standard_normal((1, 64, 64)).astype(kind)
@@ -126,5 +126,5 @@ def test_every_toolchain_is_here_or_says_what_is_missing():
 def test_an_executable_computes_the_models_numbers(tmp_path, model, name):
     """Three calls on three inputs: the first captures a CUDA graph, the others replay it."""
     if reason := BACKENDS[name].availability().reason:
-        pytest.skip(reason)
+        pytest.skip(f"not on this GPU: {reason}")
     check(plan_of(model(tmp_path), BACKENDS[name]), tmp_path, rtol=1e-3, atol=1e-4)

@@ -141,7 +141,7 @@ class _Fuser:
             if view.node.op not in ELEMENTWISE or view.result_shape != primitive.result_shape:
                 return None
             post_ops = node_post_ops(view, position)
-        except BackendError:
+        except BackendError:  # it stays a primitive of its own
             return None
         return self._fitted(primitive, post_ops)
 

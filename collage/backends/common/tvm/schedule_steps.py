@@ -20,7 +20,7 @@ def optional_step(step: str) -> Iterator[None]:
     """Leave out the rest of the block where TVM refuses it; `step` describes it in the log."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - TVM's errors share no base class
         lines = str(error).strip().splitlines()
         reason = lines[-1].strip() if lines else ""
         log.debug("TVM refuses to %s: %s: %s", step, type(error).__name__, reason)

@@ -16,6 +16,7 @@ from collage.backends.base import Availability, Backend, BackendStyle, BuildCont
 from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.region import region_digest, region_onnx
 from collage.graph.dynamic_shape_groups import returns_dynamic_shape
 from collage.graph.index_set import IndexSet
 from collage.runtime.blob import Header, pack
@@ -76,8 +77,6 @@ class OpenVinoBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
-        from collage.frontend.region import region_onnx
-
         if variant not in (*self.variants, *self.reduced):
             raise BackendError(f"openvino has no variant {variant!r}")
         precision = self.reduced.get(variant, "f32")
@@ -87,8 +86,6 @@ class OpenVinoBackend(Backend):
         return PluginKernel("openvino", blob, libraries=frozenset({"openvino"}))
 
     def _reader_refusal(self, function: Function, node: int) -> str | None:
-        from collage.frontend.region import region_digest, region_onnx
-
         digest = region_digest(function, 1 << node)
         if digest not in self._refusals:
             self._refusals[digest] = refusal(region_onnx(function, 1 << node))

@@ -12,6 +12,7 @@ from collage.backends.common.tvm.availability import tvm_availability
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
+from collage.frontend.region import region_constants, region_relax
 from collage.graph.index_set import IndexSet
 
 CPU_SCHEDULE_REVISION = "2"
@@ -49,7 +50,6 @@ class TvmBackend(Backend):
         )
         from collage.backends.cpu.tvm.legalize import legalizers
         from collage.backends.cpu.tvm.schedule import schedule
-        from collage.frontend.region import region_constants, region_relax
 
         if variant not in self.variants and not variant.startswith(TUNED_PREFIX):
             raise BackendError(f"tvm has no variant {variant!r}")

@@ -127,7 +127,7 @@ def attentions(function: Function) -> Iterator[Attention]:
     for match in matches(attention_pattern(), function.graph):
         try:
             plain = read_attention(function, match)
-        except BackendError:
+        except BackendError:  # `AttentionRule.refusals` reports it
             continue
         for attention in (plain, with_transposed_result(function, plain)):
             if attention is not None and attention.nodes not in node_sets:

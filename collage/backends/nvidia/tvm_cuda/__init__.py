@@ -14,6 +14,7 @@ from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.toolchain import CudaBackend
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.region import region_constants, region_relax
 from collage.graph.index_set import IndexSet
 from collage.runtime.target import Target
 
@@ -60,7 +61,6 @@ class TvmCudaBackend(CudaBackend):
             read_trace,
         )
         from collage.backends.nvidia.tvm_cuda.schedule import schedule
-        from collage.frontend.region import region_constants, region_relax
 
         if variant not in VARIANTS and not variant.startswith(TUNED_PREFIX):
             raise BackendError(f"tvm-cuda has no variant {variant!r}")
