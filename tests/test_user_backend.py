@@ -137,7 +137,11 @@ def site(tmp_path_factory):
 def reports(monkeypatch):
     """What every compile of the test reports."""
     made, build = [], bundle_stage.build_report
-    monkeypatch.setattr(bundle_stage, "build_report", lambda *a: made.append(build(*a)) or made[-1])
+    monkeypatch.setattr(
+        bundle_stage,
+        "build_report",
+        lambda *a, **named: made.append(build(*a, **named)) or made[-1],
+    )
     return made
 
 

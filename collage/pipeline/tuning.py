@@ -49,7 +49,9 @@ def tune_and_search(
     """
     device = context.options.target
     tuned = tunable(device)
-    backend = next((backend_ for backend_ in context.backends if backend_.name == tuned.name), None)
+    backend = next(
+        (candidate for candidate in context.backends if candidate.name == tuned.name), None
+    )
     if backend is None or not tuned.availability().available:
         return search, False
     start = time.monotonic()
@@ -58,7 +60,7 @@ def tune_and_search(
     peaks = machine_peaks(context.environment, context.options.store_dir, again=False)
     problem, costs = search.enumerated.problem, search.costs
     incomparable = {
-        backend_.name for backend_ in context.backends if _is_no_reference(backend_, tuned)
+        library.name for library in context.backends if _is_no_reference(library, tuned)
     }
     peaks = raised_peaks(function, problem, costs, peaks, algorithmic_savings=incomparable)
     tuning_tasks = find_tuning_tasks(function, problem, costs, peaks, backend=tuned)

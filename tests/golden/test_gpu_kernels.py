@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from collage.backends.base import CudaKernel, PluginKernel
+from collage.backends.base import BuildContext, CudaKernel, PluginKernel
 from collage.backends.nvidia.tensorrt import engine
 from collage.backends.registry import known_backends
 from collage.frontend.region import region_onnx
@@ -56,12 +56,12 @@ def test_blobs_of_gpu_backends(example, name):
     for operators in KERNELS[name]:
         nodes = region(example, operators)
         first, *others = backend.variants
-        kernel = backend.compile(example, nodes, 2, first)
+        kernel = backend.compile(example, nodes, BuildContext(2), first)
         whole = recorded(kernel, session=name in SESSIONS)
         kernels[" ".join(operators)] = whole
         for variant in others if operators != ["Softmax"] else ():
             header = recorded(
-                backend.compile(example, nodes, 2, variant), session=name in SESSIONS
+                backend.compile(example, nodes, BuildContext(2), variant), session=name in SESSIONS
             )["header"]
             changed = {
                 key: header[key] for key in header if header[key] != whole["header"].get(key)
@@ -109,7 +109,7 @@ def test_names_of_cached_engines(tmp_path, monkeypatch, rounds):
 
     def kernel(options):
         built.append(options)
-        return PluginKernel("onnxruntime-tensorrt", b"region")
+        return PluginKernel("onnxruntime-tensorrt", b"region", libraries=frozenset())
 
     monkeypatch.setattr(engine, "build", build)
     kept = engine.kept_engine(kernel, "tensorrt nvinfer=10", tmp_path, rounds=rounds)

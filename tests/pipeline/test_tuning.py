@@ -92,7 +92,7 @@ def test_a_budget_without_tuning_tasks_is_spent_too(model, tmp_path, monkeypatch
     # A run sees higher peaks than the one before, or lower ones: its tuning_tasks would be others.
     store = tmp_path / "store"
     with monkeypatch.context() as patched:
-        patched.setattr("collage.pipeline.tuning.find_tuning_tasks", lambda *_: [])
+        patched.setattr("collage.pipeline.tuning.find_tuning_tasks", lambda *_, **__: [])
         first = compiled(model, store, tmp_path / "a", 5.0)
     second = compiled(model, store, tmp_path / "b", 5.0)
     assert (first.tuning.trials, second.tuning.trials) == (0, 0)
@@ -128,7 +128,7 @@ def test_a_killed_compile_keeps_every_finished_trial_and_goes_on(model, tmp_path
 @pytest.mark.parametrize("effort", sorted(EFFORTS))
 def test_every_effort_says_how_long_to_tune(effort):
     parsed = make_parser().parse_args(["compile", "m.onnx", "--effort", effort, "--tune", "60s"])
-    assert parsed.tune == 60.0
+    assert parsed.tune_s == 60.0
     assert (EFFORTS[effort].tune_s == 0) is (effort == "quick")
 
 
