@@ -45,19 +45,22 @@ $(PLUGIN): $(STAMP) $(shell find native -type f)
 demo: setup
 	$(BIN)/python examples/ocr_demo.py
 
-# The servers of the tests are built once, from their Go modules, into the user's cache. Tests that wait for servers
-# run beside those that compute; their output comes last. `make test` has every area; the tests marked "full" (control
-# plane, simulated GPU, kill sweeps) are those of `make test-all`.
+# The servers of the tests are built once, from their Go modules, into the user's cache: for `make test` S3, for
+# `make test-all` Kubernetes too (four minutes). Tests that wait for servers run beside those that compute; their output
+# comes last. `make test` has every area; the tests marked "full" (control plane, simulated GPU, kill sweeps) are those
+# of `make test-all`.
 SERVED := $(addprefix tests/,cluster containers e2e flows helm quiet registry servers store)
 TIER = "not full"
+SERVERS = versitygw
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=5
 test test-all: setup $(SERVICES) $(NVCC)
-	$(BIN)/python -m tests.servers.binaries
+	$(BIN)/python -m tests.servers.binaries $(SERVERS)
 	mkdir -p build
 	$(PYTEST) -m $(TIER) $(SERVED) > build/served.log 2>&1 & served=$$!; \
 	$(PYTEST) -m $(TIER) $(addprefix --ignore=,$(SERVED)); computed=$$?; \
 	wait $$served; waited=$$?; cat build/served.log; exit $$((computed + waited))
 test-all: TIER = full
+test-all: SERVERS =
 
 lint: setup $(SERVICES)
 	$(BIN)/ruff check .
