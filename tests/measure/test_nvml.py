@@ -15,6 +15,7 @@ PROGRAM = """
 import json
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.environment import this_environment
+from collage.runtime.target import Target
 found = this_environment(1, Target.CUDA)
 print(json.dumps([found.driver, found.digest, CudaDevice().clocks().throttled]))
 """

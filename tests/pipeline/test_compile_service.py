@@ -40,6 +40,7 @@ def request_(tmp_path_factory, store):
     return submit(store, model, options=OPTIONS)
 
 
+@pytest.mark.full
 def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp_path_factory):
     first = LocalCompileService(store.url, tmp_path_factory.mktemp("here"))
     facts = first.probe(request_)
@@ -63,6 +64,7 @@ def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp
     assert json.loads((bundle / "summary.json").read_text())["candidates"]["measured"] == 0
 
 
+@pytest.mark.full
 def test_a_model_with_random_numbers_ships_as_the_original(store, tmp_path):
     model = small_model(tmp_path / "small.onnx")
     proto = onnx.load(model)

@@ -19,6 +19,8 @@ from containers.serving.app import Server
 from containers.serving.watchdog import Watchdog
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 SIDES = (16, 20, 24)
 NAMES = ("main", "main_1", "main_2")
 

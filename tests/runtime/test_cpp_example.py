@@ -46,6 +46,7 @@ def _environment():
     return {f"COLLAGE_LIB_{name.upper()}": str(library_path(name)) for name in names}
 
 
+@pytest.mark.full
 def test_outputs_whose_shape_depends_on_data(server, tmp_path):
     nodes = [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["n"])]
     bundle = model(nodes, {"x": ("float32", (2, 8))}, ["n", "r"])

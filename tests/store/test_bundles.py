@@ -167,6 +167,7 @@ def test_sixteen_movers_of_one_alias_each_move_it_once(store, make_bundle):
     assert read_alias(store, "a").previous in digests
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_killed_publisher_leaves_no_half_bundle(address, tmp_path):
     chance = random.Random(7)

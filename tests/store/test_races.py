@@ -97,6 +97,7 @@ def small(make_bundle):
     return folder
 
 
+@pytest.mark.full
 def test_a_sweep_beside_a_publisher(stores, small):
     """The publisher relies on a blob that is garbage when the sweep marks."""
     folder = small
@@ -135,6 +136,7 @@ def test_an_alias_beside_an_unpublisher(stores, small, make_bundle):
     assert (True, True) not in outcomes
 
 
+@pytest.mark.full
 def test_a_sweep_beside_one_who_publishes_again(stores, small):
     folder = small
     digests = {}

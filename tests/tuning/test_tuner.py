@@ -162,7 +162,9 @@ def whole_lines(file: Path) -> int:
     return sum(bool(line) and "workload" in line for line in decode_entries(file.read_bytes()))
 
 
-@pytest.mark.parametrize("after", [1, 5, 12])
+@pytest.mark.parametrize(
+    "after", [1, *(pytest.param(count, marks=pytest.mark.full) for count in (5, 12))]
+)
 def test_records_of_a_killed_tuner_are_complete_and_continued(tmp_path, after):
     """Killed for real (SIGKILL), at whatever it is doing some moments after so many trials."""
     store = tmp_path / "store"
