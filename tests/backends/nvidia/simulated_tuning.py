@@ -25,6 +25,7 @@ from collage.runtime.target import Target
 from collage.tuning.tuner import TUNING_WORKER, TuningLimits
 from tests.backends.nvidia.plans import BACKENDS, check
 from tests.backends.regions import convolutions
+from collage.runtime.target import Target
 from tests.tuning.regions import place
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
@@ -128,6 +129,7 @@ def test_a_bad_address_is_one_failed_trial(place_on_gpu, work):
 PROGRAM = """
 import sys
 from pathlib import Path
+from collage.runtime.target import Target
 from tests.tuning.regions import place
 place_on_gpu = place(Path(sys.argv[1]), Path(sys.argv[2]), device=Target.CUDA)
 place_on_gpu.tuner().tune(place_on_gpu.work("Conv", "Relu"), 10_000)
