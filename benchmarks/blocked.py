@@ -6,8 +6,6 @@ of a row run in turn; `cold` flushes the caches before each call, `hot` does not
 microseconds; the ratio is the best library's time over ours.
 """
 
-import argparse
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +13,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import benchmark_targets, measure, row
-from collage.backends.base import BuildContext
+from benchmarks.winograd import compare_regions
 from collage.backends.cpu.blocked import BlockedBackend
-from collage.backends.registry import available_backends
 from collage.frontend import Function, import_model
-from collage.measure.environment import last_level_cache_bytes
 
 LIBRARIES = ("onnxruntime", "openvino", "onednn")
 
@@ -109,27 +104,13 @@ def function_of(block: Block, folder: Path) -> Function:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Regions in blocked layout against libraries.")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    backends = available_backends((*LIBRARIES, BlockedBackend.name))
-    sweep = np.ones(last_level_cache_bytes() * 3 // 2 // 8, np.uint64)
-    for title, buffer in (("cold", sweep), ("hot", None)):
-        for number, block in enumerate(BLOCKS):
-            with tempfile.TemporaryDirectory() as folder:
-                function = function_of(block, Path(folder))
-                targets = list(
-                    benchmark_targets(function, backends, BuildContext(arguments.threads))
-                )
-                if number == 0:
-                    names = "".join(
-                        f"{target.name:>{max(9, len(target.name) + 2)}}" for target in targets
-                    )
-                    print(f"\n{title:<34}{names}{'GFLOP/s':>10}{'ratio':>9}")
-                measure(targets, buffer, arguments.seconds)
-                line = row(function, targets, BlockedBackend.name)
-                print(f"{block!s:<34}{line}", flush=True)
+    compare_regions(
+        "Regions in blocked layout against libraries.",
+        BLOCKS,
+        function_of,
+        BlockedBackend.name,
+        libraries=LIBRARIES,
+    )
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -29,6 +30,7 @@ from collage.measure.environment import last_level_cache_bytes
 from collage.runtime.arrays import aligned_copy
 
 LIBRARIES = ("onnxruntime", "openvino")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,27 +136,53 @@ def row(function: Function, targets: list[TimedKernel], own: str) -> str:
     return f"{times}{flops / ours / 1e3:10.0f}{best / ours:8.2f}x"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Winograd's convolutions against the libraries'.")
+def compare_regions(
+    description: str,
+    regions: Sequence[R],
+    function_of: Callable[[R, Path], Function],
+    own: str,
+    *,
+    libraries: tuple[str, ...],
+) -> None:
+    """Parse the command line, and print a row for each region: cold caches first, then hot ones.
+
+    Args:
+        description: description of the command.
+        regions: regions, each with a title as its text.
+        function_of: builder of the function of a region in a folder.
+        own: name of the backend that is compared with the best library.
+        libraries: names of the other backends.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    backends = available_backends((*LIBRARIES, WinogradBackend.name))
+    backends = available_backends((*libraries, own))
+    context = BuildContext(arguments.threads)
+    width = max(len(str(region)) for region in regions) + 2
     sweep = np.ones(last_level_cache_bytes() * 3 // 2 // 8, np.uint64)
     for title, buffer in (("cold", sweep), ("hot", None)):
-        for number, shape in enumerate(SHAPES):
+        for number, region in enumerate(regions):
             with tempfile.TemporaryDirectory() as folder:
-                function = function_of(shape, Path(folder))
-                targets = list(
-                    benchmark_targets(function, backends, BuildContext(arguments.threads))
-                )
+                function = function_of(region, Path(folder))
+                targets = list(benchmark_targets(function, backends, context))
                 if number == 0:
                     names = "".join(
                         f"{target.name:>{max(9, len(target.name) + 2)}}" for target in targets
                     )
-                    print(f"\n{title:<18}{names}{'GFLOP/s':>10}{'ratio':>9}")
+                    print(f"\n{title:<{width}}{names}{'GFLOP/s':>10}{'ratio':>9}")
                 measure(targets, buffer, arguments.seconds)
-                print(f"{shape!s:<18}{row(function, targets, WinogradBackend.name)}", flush=True)
+                print(f"{region!s:<{width}}{row(function, targets, own)}", flush=True)
+
+
+def main() -> None:
+    compare_regions(
+        "Winograd's convolutions against the libraries'.",
+        SHAPES,
+        function_of,
+        WinogradBackend.name,
+        libraries=LIBRARIES,
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from collage.runtime.target import Target
 from collage.tuning.tuner import TUNING_WORKER, TuningLimits
 from tests.backends.nvidia.plans import BACKENDS, check
 from tests.backends.regions import convolutions
-from collage.runtime.target import Target
 from tests.tuning.regions import place
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
