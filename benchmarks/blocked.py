@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import compare_regions
+from benchmarks.region_comparison import compare_regions
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.frontend import Function, import_model
 

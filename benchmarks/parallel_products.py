@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import TimedKernel, measure
+from benchmarks.region_comparison import TimedKernel, measure
 from collage.backends.base import Backend, BuildContext
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import TimedKernel, benchmark_targets, measure
+from benchmarks.region_comparison import TimedKernel, benchmark_targets, measure
 from collage.backends.base import BuildContext
 from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.backends.cpu.tvm import TvmBackend
