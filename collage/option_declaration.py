@@ -6,7 +6,7 @@ The command line (`collage.cli.option_arguments`) and the wire form of a request
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from dataclasses import Field, dataclass, field
+from dataclasses import KW_ONLY, Field, dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -15,38 +15,11 @@ T = TypeVar("T")
 _KEY: Final = "declaration"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OptionDeclaration:
-    """Declaration of one option; `declare` documents the attributes."""
+    """Declaration of one option.
 
-    flag: str
-    help: str
-    metavar: str
-    parse: Callable[[Any], object]
-    choices: Sequence[str]
-    is_repeatable: bool
-    is_of_machine: bool
-    request_type: Any
-    request_default: object
-
-
-def declare(
-    default: T,
-    flag: str = "",
-    help: str = "",
-    *,
-    metavar: str = "",
-    parse: Callable[[Any], object] = str,
-    choices: Sequence[str] = (),
-    is_repeatable: bool = False,
-    is_of_machine: bool = False,
-    request_type: Any = None,
-    request_default: object = None,
-) -> T:
-    """Return a dataclass field that is an option; the type checker takes it for its default.
-
-    Args:
-        default: default of the field.
+    Attributes:
         flag: name on the command line, e.g. "--budget"; "": none. The flag of a field of type bool is a
             switch and sets the opposite of the default.
         help: help text of the command line; "{default}" stands for the default.
@@ -58,18 +31,29 @@ def declare(
         request_type: type in a request; None: the field's own.
         request_default: default in a request; None: the field's own.
     """
-    declaration = OptionDeclaration(
-        flag=flag,
-        help=help,
-        metavar=metavar,
-        parse=parse,
-        choices=choices,
-        is_repeatable=is_repeatable,
-        is_of_machine=is_of_machine,
-        request_type=request_type,
-        request_default=request_default,
-    )
-    metadata = {_KEY: declaration}
+
+    flag: str = ""
+    help: str = ""
+    _: KW_ONLY
+    metavar: str = ""
+    parse: Callable[[Any], object] = str
+    choices: Sequence[str] = ()
+    is_repeatable: bool = False
+    is_of_machine: bool = False
+    request_type: Any = None
+    request_default: object = None
+
+
+def declare(default: T, flag: str = "", help: str = "", **details: Any) -> T:
+    """Return a dataclass field that is an option; the type checker takes it for its default.
+
+    Args:
+        default: default of the field.
+        flag: name on the command line.
+        help: help text of the command line.
+        details: further attributes of `OptionDeclaration`.
+    """
+    metadata = {_KEY: OptionDeclaration(flag, help, **details)}
     if isinstance(default, Hashable):
         return field(default=default, metadata=metadata)
     return cast(T, field(default_factory=partial(copy, default), metadata=metadata))
