@@ -132,12 +132,8 @@ def _final_executable(compiled: Sequence[CompiledFunction], context: CompileCont
 
 def _libraries(plans: Iterable[FunctionPlan], device: Target) -> frozenset[str]:
     """Return the vendor libraries of the bundle: of its device's runtime, and of its kernels."""
-    libraries = set(device.runtime_libraries)
-    for plan in plans:
-        for planned in plan.kernels:
-            if planned.kernel is not None:
-                libraries |= planned.kernel.libraries
-    return frozenset(libraries)
+    kernels = [planned.kernel for plan in plans for planned in plan.kernels if planned.kernel]
+    return device.runtime_libraries.union(*(kernel.libraries for kernel in kernels))
 
 
 def _toolchains(plans: Iterable[FunctionPlan], context: CompileContext) -> dict[str, str]:
