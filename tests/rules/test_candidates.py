@@ -20,6 +20,7 @@ from collage.rules import (
 )
 from collage.rules.tvm_fusion import ONE_RESULT, fuse_ops
 from tests.support.fake_backend import FakeBackend, Graph
+from tests.support.graphs import chain
 
 OPS = ("Relu", "Add", "Conv", "Transpose", "ReduceMean", "Concat", "LSTM", "Reshape", "Tanh")
 
@@ -115,16 +116,8 @@ def test_fuse_ops_partitions_the_graph(graph):
     assert quotient_order(graph, groups) is not None
 
 
-def _chain(*ops):
-    graph = GraphBuilder()
-    value = graph.input("x")
-    for name in ops:
-        value = graph.add(name, value)
-    return graph.build()
-
-
 def test_candidates_repeat_and_backends_do_not_mix():
-    graph = _chain("Conv", "Relu", "Conv", "Relu")
+    graph = chain("Conv", "Relu", "Conv", "Relu")
     candidates = find_candidates(Graph(graph), BACKENDS)
     assert candidates == find_candidates(Graph(graph), BACKENDS)
     openvino_only = [candidate for candidate in candidates if candidate.backend == "openvino"]
@@ -137,7 +130,7 @@ def test_candidates_repeat_and_backends_do_not_mix():
 
 def test_variants_multiply_the_specs():
     backend = FakeBackend("onednn", BackendStyle.LIBRARY, variants=("", "winograd"))
-    candidates = find_candidates(Graph(_chain("Conv", "Relu")), [backend])
+    candidates = find_candidates(Graph(chain("Conv", "Relu")), [backend])
     assert [(candidate.inside, candidate.variant) for candidate in candidates] == [
         (1, ""), (1, "winograd"), (2, ""), (2, "winograd"),
     ]  # fmt: skip
@@ -146,14 +139,14 @@ def test_variants_multiply_the_specs():
 def test_a_rule_overrides_the_style():
     pattern = op("Relu", op("Conv", wildcard()))
     backend = FakeBackend("mine", BackendStyle.GRAPH, own_rule=DFPattern("conv_relu", pattern))
-    candidates = find_candidates(Graph(_chain("Conv", "Relu", "Tanh")), [backend])
+    candidates = find_candidates(Graph(chain("Conv", "Relu", "Tanh")), [backend])
     assert [candidate.inside for candidate in candidates] == [0b1, 0b11, 0b10, 0b100]
     assert candidates[1].label == "conv_relu"
 
 
 def test_unsupported_nodes_break_intervals():
     backend = FakeBackend("openvino", BackendStyle.GRAPH, frozenset({"LSTM"}))
-    candidates = find_candidates(Graph(_chain("Conv", "Relu", "LSTM", "Conv", "Relu")), [backend])
+    candidates = find_candidates(Graph(chain("Conv", "Relu", "LSTM", "Conv", "Relu")), [backend])
     assert [candidate.inside for candidate in candidates] == [
         0b1,
         0b11,

@@ -46,17 +46,10 @@ from collage.rules.combine import FUSE_OPS_KINDS
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
 from tests.support.fake_backend import FakeBackend, Graph
+from tests.support.graphs import chain
 from tests.support.mock_costs import list_candidates, search, tvm_rule
 
 SPEC = PartitionSpec("test")
-
-
-def _chain(*names):
-    graph = GraphBuilder()
-    value = graph.input("x")
-    for name in names:
-        value = graph.add(name, value)
-    return graph.build()
 
 
 def _spread(graph, *groups, backends=("a", "b")):
@@ -103,7 +96,7 @@ def test_d03_coalescing_keeps_the_quotient_acyclic():
 
 
 def test_d03_coalescing_checks_validity():
-    graph = _chain("Relu", "Relu", "Relu")
+    graph = chain("Relu", "Relu", "Relu")
     singles = Singles(graph.everything).candidates(graph, SPEC)
     merged = coalesce(singles, SubGraphConfig(max_depth=2))
     assert [candidate.inside for candidate in merged] == [0b11, 0b100]
@@ -111,7 +104,7 @@ def test_d03_coalescing_checks_validity():
 
 def test_d04_no_candidate_of_a_best_plan_is_pruned():
     """Of every region, all connected parts stay candidates: the optimum is that of brute force."""
-    graph = _chain(*["Relu"] * 5)
+    graph = chain(*["Relu"] * 5)
     rules = {"a": Regions(graph.everything), "b": Regions(graph.everything)}
     candidates = [candidate for candidate in list_candidates(graph, rules) if not candidate.is_host]
     for seed in range(50):
@@ -144,7 +137,7 @@ def test_d05_costs_of_two_targets_do_not_share_a_key():
 
 def test_d06_equality_compares_spec_and_nested_attributes():
     """Two native targets on equal nodes are two candidates, and both reach the search."""
-    graph = _chain("Relu")
+    graph = chain("Relu")
     relu = DFPattern("relu", op("Relu"))
     specs = [PartitionSpec("tvm-llvm"), PartitionSpec("tvm-cuda"), PartitionSpec("tvm-llvm", "v")]
     candidates = [candidate for spec in specs for candidate in relu.candidates(graph, spec)]
@@ -160,7 +153,7 @@ def test_d06_equality_compares_spec_and_nested_attributes():
 
 def test_d06_two_native_backends_both_have_candidates():
     native = [FakeBackend(name, BackendStyle.NATIVE) for name in ("tvm-llvm", "tvm-cuda")]
-    candidates = find_candidates(Graph(_chain("Conv", "Relu")), native)
+    candidates = find_candidates(Graph(chain("Conv", "Relu")), native)
     offers = {
         backend.name: [
             candidate.inside for candidate in candidates if candidate.backend == backend.name
@@ -222,7 +215,7 @@ def test_d07_integer_inputs_are_not_all_zero_and_in_range(tmp_path):
 
 
 def test_d08_unknown_costs_are_left_out_and_priority_breaks_ties():
-    graph = _chain("Relu", "Relu")
+    graph = chain("Relu", "Relu")
     candidates = list_candidates(graph, {backend: Singles(graph.everything) for backend in "abc"})
     costs = {
         candidate.key: Cost.unknown() if candidate.backend == "a" else Cost(1.0)
@@ -236,7 +229,7 @@ def test_d08_unknown_costs_are_left_out_and_priority_breaks_ties():
 
 def test_d09_invalid_candidates_are_never_chosen():
     """Without an alternative, the failure names the node and the reason."""
-    graph = _chain("Relu", "Tanh")
+    graph = chain("Relu", "Tanh")
     candidates = list_candidates(graph, {"a": Singles(graph.everything)})
     costs = {candidate.key: Cost(1.0) for candidate in candidates}
     costs[candidates[1].key] = Cost.invalid("it crashed")
@@ -246,7 +239,7 @@ def test_d09_invalid_candidates_are_never_chosen():
 
 def test_d10_a_boundary_costs():
     """Equal kernels: without a boundary cost two calls tie with one, with it one call wins."""
-    graph = _chain("Relu", "Relu")
+    graph = chain("Relu", "Relu")
     options = [Option(nodes, f"{nodes}", "a") for nodes in (0b01, 0b10, 0b11)]
     costs = {"1": Cost(1.0), "2": Cost(1.0), "3": Cost(2.1)}
     free = find_plan(Problem(graph, options), costs)
@@ -258,7 +251,7 @@ def test_d10_a_boundary_costs():
 
 def test_d11_a_dead_end_does_not_end_the_search():
     """{0, 1} is cheapest, but nothing covers node 2 after it."""
-    graph = _chain("Relu", "Relu", "Relu")
+    graph = chain("Relu", "Relu", "Relu")
     options = [Option(nodes, f"{nodes:b}", "a") for nodes in (0b1, 0b11, 0b110)]
     costs = {"1": Cost(5.0), "11": Cost(0.1), "110": Cost(5.0)}
     plan = find_plan(Problem(graph, options), costs)
@@ -266,7 +259,7 @@ def test_d11_a_dead_end_does_not_end_the_search():
 
 
 def test_d12_nested_overlaps_are_invalid():
-    graph = _chain("Relu", "Relu", "Relu")
+    graph = chain("Relu", "Relu", "Relu")
     first_pair = SubGraph(graph, 0b011).with_attrs(Composite="one")
     last_pair = SubGraph(graph, 0b110).with_attrs(Composite="two")
     overlapping = SubGraph(graph, 0b111, (*first_pair.nested, *last_pair.nested))
@@ -285,7 +278,7 @@ def test_d12_projections_check_the_kind():
 def test_d13_options_have_defaults_and_results_persist(tmp_path):
     """Depth, style and budget have defaults; costs persist beyond the measuring process."""
     assert Options().backends is None
-    graph = _chain(*["Conv", "Relu"] * 20)
+    graph = chain(*["Conv", "Relu"] * 20)
     assert 0 < len(Regions(graph.everything).candidates(graph, SPEC)) < 2000
     LocalCostTable(tmp_path).put("key", Cost(1.5, 1.0, 2.0))
     assert LocalCostTable(tmp_path).get("key").seconds == 1.5
@@ -315,7 +308,7 @@ class _Given(Singles):
 
 def test_d15_equal_nodes_do_not_remove_each_other():
     """Two labels on the same nodes both stay; the same candidate twice stays once."""
-    graph = _chain("Relu")
+    graph = chain("Relu")
     table = [Composite(name, DFPattern(name, op("Relu"))) for name in ("one", "two")]
     candidates = Union((*table, *table)).candidates(graph, SPEC)
     assert [candidate.label for candidate in candidates] == ["one", "two"]
@@ -324,7 +317,7 @@ def test_d15_equal_nodes_do_not_remove_each_other():
 
 
 def test_the_combiner_limit_never_drops_the_sub_rule():
-    graph = _chain(*["Relu"] * 10)
+    graph = chain(*["Relu"] * 10)
     rule = Combine(OpCallByKind(), (AllSimple(FUSE_OPS_KINDS),), max_candidates_per_node=1)
     regions = [candidate.inside for candidate in rule.candidates(graph, SPEC)]
     assert regions[:10] == [1 << index for index in range(10)]

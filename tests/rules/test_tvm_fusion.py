@@ -10,14 +10,7 @@ from collage.graph.index_set import index_set
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.rules import PartitionSpec, native_rule
 from collage.rules.tvm_fusion import fuse_ops
-
-
-def _chain(*names):
-    graph = GraphBuilder()
-    value = graph.input("x")
-    for name in names:
-        value = graph.add(name, value)
-    return graph.build()
+from tests.support.graphs import chain
 
 
 @pytest.mark.parametrize(
@@ -35,7 +28,7 @@ def _chain(*names):
     ],
 )
 def test_chains(names, groups):
-    assert fuse_ops(_chain(*names)) == groups
+    assert fuse_ops(chain(*names)) == groups
 
 
 def test_a_diamond_of_elementwise_nodes_joins_its_anchor():
@@ -86,11 +79,11 @@ def test_injective_producers_join_through_a_tuple():
 
 
 def test_unsupported_nodes_do_not_fuse():
-    assert fuse_ops(_chain("Relu", "Tanh", "Relu", "Relu"), index_set([0, 2, 3])) == [1, 0b1100]
+    assert fuse_ops(chain("Relu", "Tanh", "Relu", "Relu"), index_set([0, 2, 3])) == [1, 0b1100]
 
 
 def test_the_default_rule_offers_less_fusion_too():
-    graph = _chain("Conv", "Add", "Relu", "ReduceMean")
+    graph = chain("Conv", "Add", "Relu", "ReduceMean")
     candidates = native_rule(graph.everything).candidates(graph, PartitionSpec("tvm"))
     assert {candidate.inside for candidate in candidates} >= {
         1,
