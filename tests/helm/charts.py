@@ -34,6 +34,8 @@ ALL: Mapping[str, Any] = {
     "podDisruptionBudget": {"enabled": True},
 }
 """All that the chart makes of Kubernetes' own kinds."""
+WITHOUT_HOOKS: Mapping[str, Any] = {**ALL, "setup": {"enabled": False, "cleanUp": False}}
+"""For an API server without nodes: hooks would wait for their pods."""
 
 Manifest = dict[str, Any]
 

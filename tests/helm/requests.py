@@ -5,6 +5,9 @@ import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from functools import partial
+
+from tests.support import waiting
 
 MERGE = "application/merge-patch+json"
 VERBS = {
@@ -17,6 +20,7 @@ VERBS = {
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
+wait_until = partial(waiting.wait_until, timeout_s=30.0, every_s=0.2)
 _OF_ONE = ("get", "update", "patch", "delete")
 
 
