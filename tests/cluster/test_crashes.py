@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from statistics import median
 
 import pytest
@@ -23,18 +24,12 @@ from tests.cluster.conftest import measured
 from tests.kills import ALONE, KILLS, NOISE
 from tests.servers.played_pod import ROOT
 from tests.support.models import small_model
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
+until = partial(wait_for, timeout_s=90, every_s=0.03)
 
 QUIET = SilentProgress()
-
-
-def until(ask, timeout_s=90):
-    end = time.monotonic() + timeout_s
-    while not (result := ask()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.03)
-    return result
 
 
 def measuring(core, namespace):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import pytest
 from kubernetes import client
@@ -14,8 +15,10 @@ from collage.cluster.kubernetes.jobs import Ending, JobRunner
 from collage.cluster.kubernetes.manifests import JobTask, Kind
 from collage.errors import ClusterError
 from tests.servers.node import Node
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
+until = partial(wait_for, timeout_s=30, every_s=0.1)
 
 FOREVER = "import time; print('up', flush=True); time.sleep(120)"
 
@@ -28,14 +31,6 @@ def task(name, code, indices=1):
 @pytest.fixture
 def runner(nodes, jobs, environment, settings, notices):
     return JobRunner(jobs, environment, settings, notices.append)
-
-
-def until(ask, timeout_s=30):
-    end = time.monotonic() + timeout_s
-    while not (result := ask()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-    return result
 
 
 def pods(core, namespace, name):

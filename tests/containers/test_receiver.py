@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from containers.webhook_signature import sign
-from tests.servers.receiver import SECRET, PrefectRecorder, Receiver, wait_for
+from tests.servers.receiver import SECRET, PrefectRecorder, Receiver
+from tests.support.waiting import wait_for
 
 _names = itertools.count()
 

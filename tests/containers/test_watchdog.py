@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers.model_bundles import FOREVER, looping_bundle
 from tests.servers.model_server import INFER, ModelServer, head
-from tests.servers.receiver import wait_for
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.servers.bridge import GATEWAY
 from tests.servers.control_plane import ControlPlane
 from tests.servers.kubelet import RealNode
 from tests.servers.node import Node
-from tests.servers.receiver import wait_for
+from tests.support.waiting import wait_for
 
 GPU = "nvidia.com/gpu"
 MEASURING = {"pool": "measure"}

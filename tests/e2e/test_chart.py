@@ -29,11 +29,12 @@ from collage.store.manifests import list_bundles
 from tests.flows.conftest import server  # noqa: F401
 from tests.helm import charts
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
-from tests.servers.receiver import SECRET, wait_for
+from tests.servers.receiver import SECRET
 from tests.store import versitygw
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
 from tests.support.keys import make_key
 from tests.support.models import small_model
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

@@ -9,8 +9,9 @@ from kubernetes import client
 from tests.e2e import images
 from tests.e2e.leaks import SECRET_NAME, find_secrets, own_secrets, scan
 from tests.servers.binaries import Unavailable
-from tests.servers.receiver import SECRET, wait_for
+from tests.servers.receiver import SECRET
 from tests.store import versitygw
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

@@ -8,7 +8,7 @@ from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.manifests import CONTAINER, JobTask, Kind, job_manifest
 from tests.e2e.images import reference
 from tests.e2e.places import GPU, MEASURING
-from tests.servers.receiver import wait_for
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

@@ -18,9 +18,10 @@ from collage.store.manifests import list_bundles
 from tests.flows.conftest import OPTIONS
 from tests.flows.leaks import Places
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
-from tests.servers.receiver import SECRET, Receiver, wait_for
+from tests.servers.receiver import SECRET, Receiver
 from tests.store import versitygw
 from tests.support.models import small_model
+from tests.support.waiting import wait_for
 
 pytest.importorskip("prefect")
 

@@ -23,9 +23,9 @@ pytest.importorskip("prefect")
 from tests.flows.runs import Runs
 from tests.kills import ALONE, KILLS, NOISE
 from tests.servers.fixtures import running
-from tests.servers.receiver import wait_for
 from tests.store import versitygw
 from tests.store.conftest import Bucket
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

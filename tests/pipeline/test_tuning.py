@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import onnx
@@ -18,6 +17,7 @@ from collage.errors import OptionError
 from collage.options import EFFORTS
 from collage.report.data import TuningFacts
 from collage.report.summary_text import tuning_text
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.full
 
@@ -110,9 +110,7 @@ def test_a_killed_compile_keeps_every_finished_trial_and_goes_on(model, tmp_path
         "--tune", "120s", "--quiet", "-o", str(tmp_path / "bundle"),
     ]  # fmt: skip
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 90
-    while len(records_in(store)) < 3 and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: len(records_in(store)) >= 3, 90, every_s=0.01)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     before = {str(entry["trace"]) for entry in records_in(store)}

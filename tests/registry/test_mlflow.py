@@ -11,7 +11,8 @@ import pytest
 from collage.errors import ModelError, OptionError, RegistryError
 from collage.registry import VersionStatus, open_registry
 from tests.registry.conftest import make_model
-from tests.servers.receiver import SECRET, PrefectRecorder, Receiver, wait_for
+from tests.servers.receiver import SECRET, PrefectRecorder, Receiver
+from tests.support.waiting import wait_for
 
 
 def test_what_the_client_logs_by_itself(mlflow_user, name, tmp_path):

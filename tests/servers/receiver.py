@@ -103,11 +103,3 @@ class PrefectRecorder:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def wait_for(condition, timeout_s: float = 20.0) -> None:
-    """Wait until the condition holds; AssertionError where it never does."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)

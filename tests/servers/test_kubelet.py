@@ -9,7 +9,7 @@ from kubernetes import client
 from tests.servers.containerd import SANDBOX
 from tests.servers.fixtures import or_skip
 from tests.servers.kubelet import CGROUPS, FOLDERS, SYSCTLS, RealNode
-from tests.servers.receiver import wait_for
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

@@ -1,13 +1,13 @@
 """The played node itself."""
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from kubernetes import client
 
 from tests.servers.node import Node
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
 
@@ -35,14 +35,6 @@ def pod(name, code, **spec):
     }  # fmt: skip
 
 
-def until(ask, timeout_s=20):
-    end = time.monotonic() + timeout_s
-    while not (actual := ask()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-    return actual
-
-
 @pytest.fixture
 def core(plane):
     with plane.client() as api:
@@ -54,7 +46,7 @@ def phase(core, namespace, name, *expected):
         actual = core.read_namespaced_pod(name, namespace)
         return actual if actual.status.phase in expected else None
 
-    return until(ask)
+    return wait_for(ask)
 
 
 def test_a_pod_has_its_environment_its_volumes_and_a_log(core, node, namespace):
@@ -103,9 +95,11 @@ def test_what_cannot_start_waits_and_says_why(core, node, namespace, change, rea
         statuses = core.read_namespaced_pod(name, namespace).status.container_statuses
         return statuses and statuses[0].state.waiting and statuses[0].state.waiting.reason == reason
 
-    until(waiting)
+    wait_for(waiting)
     core.delete_namespaced_pod(name, namespace)
-    until(lambda: name not in [p.metadata.name for p in core.list_namespaced_pod(namespace).items])
+    wait_for(
+        lambda: name not in [p.metadata.name for p in core.list_namespaced_pod(namespace).items]
+    )
 
 
 def test_an_evicted_pod_counts_as_disrupted_not_failed(plane, core, node, namespace):
@@ -128,18 +122,18 @@ def test_an_evicted_pod_counts_as_disrupted_not_failed(plane, core, node, namesp
     with plane.client() as api:
         client.BatchV1Api(api).create_namespaced_job(namespace, job)
     ask = {"label_selector": "job-name=job"}
-    name = until(lambda: core.list_namespaced_pod(namespace, **ask).items)[0].metadata.name
-    until(lambda: "up" in node.log(namespace, name, "main"))
+    name = wait_for(lambda: core.list_namespaced_pod(namespace, **ask).items)[0].metadata.name
+    wait_for(lambda: "up" in node.log(namespace, name, "main"))
     eviction = {"metadata": {"name": name}}
     core.create_namespaced_pod_eviction(name, namespace, eviction)
-    until(lambda: "bye" in node.log(namespace, name, "main"))
+    wait_for(lambda: "bye" in node.log(namespace, name, "main"))
 
     def replaced():
         names = [p.metadata.name for p in core.list_namespaced_pod(namespace, **ask).items]
         return [candidate for candidate in names if candidate != name]
 
-    second = until(replaced)[0]
-    until(lambda: "up" in node.log(namespace, second, "main"))
+    second = wait_for(replaced)[0]
+    wait_for(lambda: "up" in node.log(namespace, second, "main"))
     node.kill(namespace, second)  # that is a failure: the index has no retry left
 
     def failed():
@@ -149,4 +143,4 @@ def test_an_evicted_pod_counts_as_disrupted_not_failed(plane, core, node, namesp
             )
         return [condition for condition in conditions or () if condition.type == "Failed"]
 
-    until(failed)
+    wait_for(failed)

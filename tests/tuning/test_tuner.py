@@ -13,6 +13,7 @@ import pytest
 from collage.cost.lines import decode_entries
 from collage.tuning.tuner import MAX_LOST_CONTEXTS, TuningLimits
 from tests.backends.regions import _function, _weight, helper
+from tests.support.waiting import wait_until
 from tests.tuning.regions import ENVIRONMENT, place, trace
 
 TRIALS = 4
@@ -172,16 +173,12 @@ def test_records_of_a_killed_tuner_are_complete_and_continued(tmp_path, after):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "place"), str(store)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     workload = running.stdout.readline().strip()
-    until = time.monotonic() + 60
-    while whole_lines(file) < after and time.monotonic() < until:
-        time.sleep(0.003)
+    wait_until(lambda: whole_lines(file) >= after, 60, every_s=0.003)
     line_count, (child,) = whole_lines(file), children_of(running.pid)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     running.stdout.close()
-    while not is_gone(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert is_gone(child)
+    assert wait_until(lambda: is_gone(child), 60, every_s=0.01)
     workspace = place(tmp_path / "again", store)
     records = workspace.records
     before = {record.trace for record in records.of(workload)}

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from collage.runtime.target import Target
 from collage.tuning.tuner import TUNING_WORKER, TuningLimits
 from tests.backends.nvidia.plans import BACKENDS, check
 from tests.backends.regions import convolutions
+from tests.support.waiting import wait_until
 from tests.tuning.regions import place
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
@@ -138,9 +138,8 @@ place_on_gpu.tuner().tune(place_on_gpu.work("Conv", "Relu"), 10_000)
 def test_a_killed_tuner_leaves_its_records_and_another_goes_on(place_on_gpu, work, tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "other"), str(place_on_gpu.store)]
     running = subprocess.Popen(command)
-    workload, until = place_on_gpu.tuner().workload(work), time.monotonic() + 120
-    while len(place_on_gpu.records.of(workload)) < 3 and time.monotonic() < until:
-        time.sleep(0.01)
+    workload = place_on_gpu.tuner().workload(work)
+    wait_until(lambda: len(place_on_gpu.records.of(workload)) >= 3, 120, every_s=0.01)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     before = {record.trace for record in place_on_gpu.records.of(workload)}
