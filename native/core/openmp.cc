@@ -64,7 +64,8 @@ int UsableThreads(int threads) {
   thread_local int tried = 1, limit = 0;  // limit: 0 before the first refusal
   if (threads > tried && limit == 0) {
     int created = CountCreatable(threads - 1);
-    if (created < threads - 1) limit = created + 1;
+    // OpenMP ends the process where it cannot create a thread, so one thread's memory stays free.
+    if (created < threads - 1) limit = std::max(1, created);
     tried = threads;
   }
   return limit == 0 ? threads : std::min(threads, limit);
