@@ -119,7 +119,7 @@ def identity_bundle(count: int, shape: tuple[int, ...], folder: Path) -> Path:
         ]
 
     manifest = {
-        "schema_version": 2,
+        "schema_version": 3,
         "gate": [],
         "executable": "model.so",
         "functions": [{"function": "main", "inputs": tensors("x"), "outputs": tensors("y")}],

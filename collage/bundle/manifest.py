@@ -5,9 +5,10 @@ The loader (`collage.runtime.loader`) reads the same file with the standard libr
 
 from pydantic import BaseModel, ConfigDict
 
+from collage.runtime.function_names import MAIN
 from collage.verify.verdict import Verdict
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class _Frozen(BaseModel):
@@ -27,7 +28,7 @@ class TensorEntry(_Frozen):
 
 
 class SignatureEntry(_Frozen):
-    """One function of the executable (one shape set).
+    """One function of the executable: one shape set of an entry.
 
     `kernel` is the symbol of the only kernel of the function, for calls without the virtual machine; else "".
     """
@@ -36,6 +37,7 @@ class SignatureEntry(_Frozen):
     inputs: tuple[TensorEntry, ...]
     outputs: tuple[TensorEntry, ...]
     kernel: str = ""
+    entry: str = MAIN
 
 
 class Cpu(_Frozen):

@@ -1,18 +1,28 @@
-"""Names of a model's functions: one function for each shape set."""
+"""Names of a bundle's functions: one function for each entry and shape set.
+
+A model in one file is the entry `main`. Several files are one entry each, with a name of its own.
+"""
+
+import re
 
 MAIN = "main"
-"""Name of the first function."""
+"""Name of the only entry of a model in one file, and of its first function."""
 
 
-def function_name(number: int) -> str:
-    """Return the name of the function of shape set `number`, from 0."""
-    return f"{MAIN}_{number}" if number else MAIN
+def function_name(number: int, entry: str = MAIN) -> str:
+    """Return the name of an entry's function of shape set `number`, from 0: an identifier of C.
+
+    >>> function_name(0, "decoder-with-past"), function_name(2, "decoder-with-past")
+    ('decoder_with_past', 'decoder_with_past_2')
+    """
+    name = re.sub(r"\W", "_", entry, flags=re.ASCII)
+    return f"{name}_{number}" if number else name
 
 
-def function_names(shape_sets: int) -> tuple[str, ...]:
-    """Return the names of all functions; a model without shape sets has one function.
+def function_names(shape_sets: int, entry: str = MAIN) -> tuple[str, ...]:
+    """Return the names of an entry's functions; without shape sets there is one function.
 
     >>> function_names(0), function_names(3)
     (('main',), ('main', 'main_1', 'main_2'))
     """
-    return tuple(function_name(number) for number in range(max(1, shape_sets)))
+    return tuple(function_name(number, entry) for number in range(max(1, shape_sets)))

@@ -15,10 +15,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from collage.errors import BundleError
+from collage.errors import BundleError, InputError
 from collage.runtime.arrays import load_arrays
 from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
-from collage.runtime.function_names import MAIN
 from collage.runtime.manifest import (
     Manifest,
     ReducedPrecision,
@@ -34,6 +33,7 @@ from collage.runtime.session import ExecutableSession, Outputs
 from collage.runtime.signature import TrustedKeys, configured_keys, verify_statement
 from collage.runtime.tensor_exchange import DeviceTensor
 from collage.runtime.tolerances import float_tolerance, integer_step
+from collage.runtime.virtual_machine import ExecutableFile
 
 GOLDEN = "golden.npz"
 
@@ -90,13 +90,24 @@ class LoadedBundle:
         self.path = path
         self.manifest = manifest
         self._files = files
-        self._session = ExecutableSession(
-            files[manifest.executable], manifest.functions, manifest.threads, manifest.device
-        )
+        if not manifest.functions:
+            raise BundleError(f"{path} has no functions. Compile the model again")
+        executable = ExecutableFile(files[manifest.executable], manifest.threads, manifest.device)
+        self._sessions = {
+            entry: ExecutableSession(
+                executable, manifest.functions_of(entry), manifest.threads, manifest.device
+            )
+            for entry in manifest.entries
+        }
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the entries; a model in one file has the entry `main`."""
+        return self.manifest.entries
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
-        """Signatures of the functions, one for each shape set."""
+        """Signatures of the functions, one for each entry and shape set."""
         return self.manifest.functions
 
     def copy(self) -> "LoadedBundle":
@@ -107,19 +118,24 @@ class LoadedBundle:
         """
         return LoadedBundle(self.path, self.manifest, self._files)
 
-    def run(self, inputs: Mapping[str, object]) -> Outputs:
+    def run(self, inputs: Mapping[str, object], entry: str | None = None) -> Outputs:
         """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
 
         Args:
             inputs: numpy arrays (bfloat16 as in ml_dtypes), or objects with `__dlpack__`.
+            entry: name of the entry; None: the only one.
 
         Raises:
-            InputError: a name, shape or dtype that the bundle does not have.
+            InputError: an entry, name, shape or dtype that the bundle does not have.
         """
-        return self._session.run(inputs)
+        return self._session(entry).run(inputs)
 
     def run_tensors(
-        self, inputs: Mapping[str, object], stream: int | None = None
+        self,
+        inputs: Mapping[str, object],
+        stream: int | None = None,
+        *,
+        entry: str | None = None,
     ) -> dict[str, DeviceTensor]:
         """Compute the outputs as tensors on the device of the bundle's kernels, for DLPack.
 
@@ -129,11 +145,12 @@ class LoadedBundle:
             inputs: inputs as of `run`.
             stream: handle of the kernels' CUDA stream, e.g. PyTorch's
                 `torch.cuda.current_stream().cuda_stream`; None is the default stream.
+            entry: name of the entry; None: the only one.
 
         Raises:
-            InputError: a name, shape or dtype that the bundle does not have.
+            InputError: an entry, name, shape or dtype that the bundle does not have.
         """
-        return self._session.run_tensors(inputs, stream or 0)
+        return self._session(entry).run_tensors(inputs, stream or 0)
 
     def check(self) -> None:
         """Compare every function with the golden data. Raises BundleError when numbers differ.
@@ -142,24 +159,38 @@ class LoadedBundle:
         """
         for signature in self.signatures:
             inputs, expected = self.golden(signature.function)
-            outputs = list(self.run(inputs).items())
+            outputs = list(self.run(inputs, signature.entry).items())
             if self.manifest.device.takes_device_tensors:
-                tensors = self.run_tensors(inputs)
+                tensors = self.run_tensors(inputs, entry=signature.entry)
                 outputs += [(name, value.numpy()) for name, value in tensors.items()]
             for name, value in outputs:
                 self._compare_output(signature.function, name, value, expected[name])
 
-    def benchmark(self, seconds: float = 3.0, function: str = MAIN) -> float:
-        """Return the median latency in seconds of `run` on a function's golden inputs."""
-        inputs = self.golden(function)[0]
-        self.run(inputs)
+    def benchmark(self, seconds: float = 3.0, function: str | None = None) -> float:
+        """Return the median latency in seconds of `run` on the golden inputs of a function, or the first."""
+        signature = next(
+            signature for signature in self.signatures if function in (None, signature.function)
+        )
+        session = self._sessions[signature.entry]
+        inputs = self.golden(signature.function)[0]
+        session.run(inputs)
         samples: list[float] = []
         end = time.perf_counter() + seconds
         while not samples or time.perf_counter() < end:
             start = time.perf_counter_ns()
-            self.run(inputs)
+            session.run(inputs)
             samples.append((time.perf_counter_ns() - start) * 1e-9)
         return statistics.median(samples)
+
+    def _session(self, entry: str | None) -> ExecutableSession:
+        if entry is None and len(self._sessions) == 1:
+            return next(iter(self._sessions.values()))
+        if entry is None or entry not in self._sessions:
+            problem = "" if entry is None else f"there is no entry {entry!r}: "
+            raise InputError(
+                f"{problem}name one of the bundle's entries, entry={' or '.join(map(repr, self.entries))}"
+            )
+        return self._sessions[entry]
 
     def _compare_output(
         self, function: str, name: str, value: np.ndarray, expected: np.ndarray

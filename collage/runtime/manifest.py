@@ -12,6 +12,7 @@ from pathlib import Path
 from collage.errors import BackendError, BundleError, UnprovenError
 from collage.runtime.bundle_folder import MANIFEST, MAX_READ_BYTES, BundleFolder, VerifiedFile
 from collage.runtime.cpu import cpu_flags
+from collage.runtime.function_names import MAIN
 from collage.runtime.gpu import gpu_problem
 from collage.runtime.json_fields import Field, FieldError, parse_json
 from collage.runtime.plugin import (
@@ -23,7 +24,7 @@ from collage.runtime.plugin import (
 )
 from collage.runtime.target import Target
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DTYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
@@ -59,13 +60,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One function of the executable (one shape set)."""
+    """One function of the executable: one shape set of an entry."""
 
     function: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kernel: str = ""
     """Symbol of the only kernel of a function called without the virtual machine, else ""."""
+    entry: str = MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,15 @@ class Manifest:
     compute_capability: str = ""
     """Compute capability of the GPU target, e.g. "90"; "" on a CPU."""
     gate: tuple[FunctionGate, ...] = ()
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the entries, in order of their first function."""
+        return tuple(dict.fromkeys(signature.entry for signature in self.functions))
+
+    def functions_of(self, entry: str) -> tuple[Signature, ...]:
+        """Return the functions of an entry, one for each shape set."""
+        return tuple(signature for signature in self.functions if signature.entry == entry)
 
     @property
     def random_functions(self) -> frozenset[str]:
@@ -289,12 +300,13 @@ def _gate(raw: Field) -> FunctionGate:
 
 
 def _signature(raw: Field) -> Signature:
-    kernel = raw.get("kernel")
+    kernel, entry = raw.get("kernel"), raw.get("entry")
     signature = Signature(
         raw["function"].text(),
         tuple(_tensor(tensor, is_input=True) for tensor in raw["inputs"].items()),
         tuple(_tensor(tensor, is_input=False) for tensor in raw["outputs"].items()),
         kernel.text(empty=True) if kernel else "",
+        entry.text() if entry else MAIN,
     )
     if not signature.outputs:
         raise raw["outputs"].fault("at least one output")

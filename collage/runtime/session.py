@@ -1,4 +1,4 @@
-"""Session of an executable: calls of its functions with named inputs.
+"""Session of an executable: calls of one entry's functions with named inputs.
 
 A session is the complete path of a call: it takes the inputs, selects the function by their shapes, runs
 it in the virtual machine and names the outputs. The gate times this class before the bundle exists, so
@@ -7,10 +7,10 @@ the comparison with other frameworks has the cost of a real call.
 Kernels write to memory bound at their creation, and the virtual machine has one stack, so an executable
 computes one call at a time. A lock serialises calls of several threads, from the placement of the first input
 to the copy of the last output. The caller's code (a mapping's `__getitem__`, a tensor's `__dlpack__`) runs
-before. Parallel calls need several sessions.
+before. Sessions of one `ExecutableFile`, one for each entry of a bundle, have one lock. Parallel calls need
+several files.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ class ExecutableSession:
 
     def __init__(
         self,
-        path: Path | VerifiedFile,
+        executable: Path | VerifiedFile | ExecutableFile,
         signatures: tuple[Signature, ...],
         threads: int,
         device: Target = Target.CPU,
@@ -52,8 +52,8 @@ class ExecutableSession:
         """Load the executable and initialise its kernels.
 
         Args:
-            path: path of the shared library, or a bundle's verified file.
-            signatures: signatures of the functions, with different input shapes.
+            executable: path of the shared library, a bundle's verified file, or an open executable.
+            signatures: signatures of the entry's functions, with different input shapes.
             threads: number of threads of kernels on the CPU.
             device: device of the kernels.
 
@@ -62,11 +62,15 @@ class ExecutableSession:
         """
         if not signatures:
             raise BundleError("the bundle has no functions. Compile the model again")
-        self._file = ExecutableFile(path, threads, device)
+        self._file = (
+            executable
+            if isinstance(executable, ExecutableFile)
+            else ExecutableFile(executable, threads, device)
+        )
         gpu = cuda() if device.is_gpu else None
         self.signatures = signatures
         self._threads = threads
-        self._lock = threading.Lock()
+        self._lock = self._file.lock
         self._functions = [
             DirectFunction(signature, self._file.kernel(signature.kernel))
             if signature.kernel

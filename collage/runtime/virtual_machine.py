@@ -70,12 +70,17 @@ def start_machine(
 
 
 class ExecutableFile:
-    """An open executable: its kernels, and its virtual machine."""
+    """An open executable: its kernels, and its virtual machine.
+
+    Attributes:
+        lock: lock of every call: functions share kernels, their memory and the virtual machine.
+    """
 
     def __init__(
         self, executable: Path | VerifiedFile, threads: int, device: Target = Target.CPU
     ) -> None:
         """Open the executable; arguments and errors as of `start_machine`."""
+        self.lock = threading.Lock()
         self._path = executable if isinstance(executable, Path) else executable.path
         self._device = device
         with _starting, self._explained():

@@ -16,7 +16,7 @@ namespace json = tvm::ffi::json;
 
 namespace {
 
-constexpr int kSchemaVersion = 2;
+constexpr int kSchemaVersion = 3;
 constexpr int kMaxDepth = 64, kMaxThreads = 4096;
 constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 46;
 const std::set<std::string> kDtypes = {"bool",    "int8",    "int16",  "int32",  "int64",

@@ -115,7 +115,7 @@ def _bundle(folder, latency_s):
     for name, data in files.items():
         (folder / name).write_bytes(data)
     manifest = {
-        "schema_version": 2, "executable": "model.so", "functions": [], "threads": 1,
+        "schema_version": 3, "executable": "model.so", "functions": [], "threads": 1,
         "cpu": {"model": "cpu", "features": []}, "libraries": {},
         "gate": [gate_entry(latency_s)],
         "provenance": {

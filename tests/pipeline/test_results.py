@@ -53,7 +53,7 @@ def result(bundle="0" * 64, seconds=1e-3, more_s=None):
 def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=None, **toolchains):
     times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     return {
-        "schema_version": 2, "executable": "model.so", "threads": 1,
+        "schema_version": 3, "executable": "model.so", "threads": 1,
         "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in times],
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},

@@ -101,7 +101,7 @@ TENSOR = {"name": "x", "shape": [1, 8], "dtype": "float32"}
 FUNCTION = {"function": "main", "inputs": [TENSOR], "outputs": [TENSOR]}
 UNFIT = [
     ({"schema_version": 1}, "schema version 1; this program reads"),
-    ({"schema_version": "2"}, "'schema_version' is of another type"),
+    ({"schema_version": "3"}, "'schema_version' is of another type"),
     ({"executable": "../copy/model.so"}, "is no name of a bundle's file"),
     ({"executable": "other.so"}, "the field 'other.so' is missing"),
     ({"files": {"model.so": "0" * 64}}, "model.so was changed after the bundle was made"),

@@ -1,6 +1,6 @@
 import pytest
 
-from collage.runtime.function_names import function_names
+from collage.runtime.function_names import function_name, function_names
 
 
 @pytest.mark.parametrize(
@@ -9,3 +9,8 @@ from collage.runtime.function_names import function_names
 )
 def test_each_shape_set_is_a_function(shape_sets, names):
     assert function_names(shape_sets) == names
+
+
+def test_functions_of_an_entry_are_identifiers():
+    assert function_names(2, "decoder-with.past") == ("decoder_with_past", "decoder_with_past_1")
+    assert function_name(0, "größe") == "gr__e"

@@ -1,5 +1,6 @@
 """Bundles that serve, and bundles that must be refused."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,51 @@ def test_shapes_choose_the_function(bundle):
     for shape in SHAPES.values():
         x = np.random.default_rng(2).standard_normal(shape).astype("float32")
         np.testing.assert_array_equal(loaded.run({"x": x})["y"], np.maximum(x, 0))
+
+
+ENTRIES = {"main": "encoder", "main_1": "decoder"}
+
+
+@pytest.fixture
+def two_entries(copy):
+    """The bundle with an entry of its own for each function."""
+    functions = json.loads((copy / "manifest.json").read_text())["functions"]
+    write_manifest(
+        copy, functions=[entry | {"entry": ENTRIES[entry["function"]]} for entry in functions]
+    )
+    return load(copy)
+
+
+def test_the_entry_chooses_the_function(two_entries):
+    assert two_entries.entries == ("encoder", "decoder")
+    for (name, shape), entry in zip(SHAPES.items(), ENTRIES.values(), strict=True):
+        x = np.random.default_rng(3).standard_normal(shape).astype("float32")
+        for outputs in (
+            two_entries.run({"x": x}, entry=entry),
+            {"y": two_entries.run_tensors({"x": x}, entry=entry)["y"].numpy()},
+        ):
+            np.testing.assert_array_equal(outputs["y"], np.maximum(x, 0))
+        assert two_entries.benchmark(0.01, name) > 0
+    two_entries.check()
+    two_entries.copy().check()
+
+
+@pytest.mark.parametrize(
+    ("entry", "side", "message"),
+    [
+        (None, 1, "name one of the bundle's entries, entry='encoder' or 'decoder'"),
+        ("main", 1, "there is no entry 'main': name one of"),
+        ("encoder", 2, r"takes the shapes \(x: \[2, 8\]\); expected \(x: float32\[1, 8\]\)$"),
+    ],
+)
+def test_another_entry_is_refused(two_entries, entry, side, message):
+    with pytest.raises(InputError, match=message):
+        two_entries.run({"x": np.zeros((side, 8), "float32")}, entry)
+
+
+def test_the_only_entry_needs_no_name(bundle):
+    x = np.ones((1, 8), "float32")
+    np.testing.assert_array_equal(load(bundle).run({"x": x}, entry="main")["y"], x)
 
 
 def test_outputs_belong_to_the_caller(bundle):

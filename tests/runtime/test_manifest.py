@@ -13,7 +13,7 @@ TENSOR = {"name": "x", "shape": [1, 8], "dtype": "float32"}
 OUTPUT = {"name": "y", "shape": [1, -1], "dtype": "bfloat16"}
 FUNCTION = {"function": "main", "inputs": [TENSOR], "outputs": [OUTPUT]}
 MANIFEST = {
-    "schema_version": 2,
+    "schema_version": 3,
     "gate": [{"function": "main", "verdict": "slower", "reason": "", "deterministic": True}],
     "executable": "model.so",
     "functions": [FUNCTION],

@@ -117,7 +117,7 @@ def make_bundle(tmp_path):
         for file, data in contents.items():
             (folder / file).write_bytes(data)
         manifest = {
-            "schema_version": 2, "executable": "model.so", "threads": 1,
+            "schema_version": 3, "executable": "model.so", "threads": 1,
             "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in verdicts or {}],
             "gate": [gate_entry(*verdict) for verdict in (verdicts or {}).items()],
             "cpu": {"model": "cpu", "features": []}, "libraries": {},

@@ -23,7 +23,7 @@ def make_bundle(folder, number):
     (folder / "plan.json").write_text(f"[{number}, {os.getpid()}]")
     files = {name: digest_of(folder / name) for name in ("model.so", "plan.json")}
     manifest = {
-        "schema_version": 2, "gate": [], "executable": "model.so", "functions": [], "threads": 1,
+        "schema_version": 3, "gate": [], "executable": "model.so", "functions": [], "threads": 1,
         "cpu": {"model": "cpu", "features": []}, "libraries": {}, "files": files,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -123,7 +123,7 @@ def example_bundle(folder: Path) -> Path:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     manifest = {
-        "schema_version": 2, "executable": "model.so", "functions": [], "gate": [], "threads": 1,
+        "schema_version": 3, "executable": "model.so", "functions": [], "gate": [], "threads": 1,
         "cpu": {"model": "any", "features": []}, "libraries": {},
         "provenance": {
             "model_path": "small.onnx", "model_sha256": "a" * 64, "collage_version": "1.0",

@@ -106,7 +106,7 @@ def bundle_of(plan, folder, capability="90") -> LoadedBundle:
 
     graph = plan.function.graph
     manifest = {
-        "schema_version": 2, "gate": [], "executable": "model.so", "threads": 1,
+        "schema_version": 3, "gate": [], "executable": "model.so", "threads": 1,
         "functions": [{"function": "main", "inputs": tensors(graph.inputs),
                        "outputs": tensors(graph.outputs)}],
         "cpu": {"model": "any", "features": []}, "libraries": {}, "device": "cuda",

@@ -12,9 +12,14 @@ class TritonPythonModel:
     """Triton makes one a model instance, each in a process of its own."""
 
     def initialize(self, args):
-        """Load the bundle and compare it with its golden data: an unfit one fails the model's load."""
+        """Load the bundle and compare it with its golden data: an unfit one fails the model's load.
+
+        The parameter `entry` names the entry that this model serves, for a bundle of several.
+        """
         config = json.loads(args["model_config"])
-        folder = config["parameters"]["bundle"]["string_value"]
+        parameters = config["parameters"]
+        folder = parameters["bundle"]["string_value"]
+        self.entry = parameters["entry"]["string_value"] if "entry" in parameters else None
         try:
             self.bundle = load(folder)
             self.bundle.check()
@@ -34,7 +39,7 @@ class TritonPythonModel:
             if (tensor := pb_utils.get_input_tensor_by_name(request, name)) is not None
         }
         try:
-            outputs = self.bundle.run(inputs)
+            outputs = self.bundle.run(inputs, self.entry)
         except InputError as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
         requested = set(request.requested_output_names())
