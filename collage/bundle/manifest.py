@@ -125,11 +125,18 @@ class PrecisionEntry(_Frozen):
     regions: tuple[ReducedRegion, ...] = ()
 
 
-class Provenance(_Frozen):
-    """Origin of the bundle; `toolchains` holds the identities of its kernels' backends."""
+class OriginalModel(_Frozen):
+    """The ONNX file of an entry: its name, and the digest of it with its external data."""
 
-    model_path: str
-    model_sha256: str
+    path: str
+    sha256: str
+    entry: str = MAIN
+
+
+class Provenance(_Frozen):
+    """Origin of the bundle: a file for each entry, and the identities of its kernels' backends."""
+
+    models: tuple[OriginalModel, ...]
     collage_version: str
     environment_digest: str
     seed: int

@@ -14,6 +14,7 @@ from collage.bundle.manifest import (
     LibraryEntry,
     ManifestDocument,
     MeasuredLatency,
+    OriginalModel,
     PrecisionEntry,
     Provenance,
     Ratio,
@@ -105,8 +106,7 @@ def _manifest(
         allow_slower=facts.allow_slower
         and not all(published.decision.passed for published in functions),
         provenance=Provenance(
-            model_path=facts.model.path.name,
-            model_sha256=facts.model.sha256,
+            models=(OriginalModel(path=facts.model.path.name, sha256=facts.model.sha256),),
             collage_version=__version__,
             environment_digest=facts.environment_digest,
             seed=facts.seed,

@@ -81,11 +81,16 @@ def signed_statement(manifest: bytes, signer: Signer, model: SignedModel) -> tup
 
 
 def model_file(folder: Path) -> str:
-    """Return the name of the bundle's model by its file, or "". Raises BundleError: no bundle."""
+    """Return the name of the bundle's model by its file; "" for several.
+
+    Raises:
+        BundleError: no bundle.
+    """
     try:
-        return Path(_provenance((folder / MANIFEST).read_bytes()).get("model_path", "")).stem
+        models = _models(_provenance((folder / MANIFEST).read_bytes()))
     except OSError as error:
         raise BundleError(f"{folder} holds no bundle: {error.strerror}") from error
+    return Path(models[0]["path"]).stem if len(models) == 1 else ""
 
 
 def statement(manifest: bytes, model: SignedModel) -> bytes:
@@ -151,16 +156,17 @@ def revision() -> str:
 
 
 def _dependencies(provenance: dict[str, Any]) -> list[Json]:
-    model: list[Json] = []
-    if digest := provenance.get("model_sha256"):
-        model.append({"name": provenance.get("model_path", ""), "digest": {"sha256": digest}})
+    models: list[Json] = [
+        {"name": model["path"], "digest": {"sha256": model["sha256"]}}
+        for model in _models(provenance)
+    ]
     version = provenance.get("collage_version", "")
     source: dict[str, object] = {"name": "collage", "uri": f"pkg:pypi/collage@{version}"}
     if commit := revision():
         source["digest"] = {"gitCommit": commit}
     toolchains: dict[str, str] = provenance.get("toolchains") or {}
     return [
-        *model,
+        *models,
         source,
         *(
             {"name": name, "annotations": {"identity": identity}}
@@ -171,6 +177,19 @@ def _dependencies(provenance: dict[str, Any]) -> list[Json]:
 
 def _provenance(manifest: bytes) -> dict[str, Any]:
     return dict(_fields(manifest).get("provenance") or {})
+
+
+def _models(provenance: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the path and digest of each entry's ONNX file. Raises BundleError for garbled ones."""
+    try:
+        return [
+            {"path": str(model["path"]), "sha256": str(model["sha256"])}
+            for model in provenance.get("models") or []
+        ]
+    except (KeyError, TypeError) as error:
+        raise BundleError(
+            f"a bundle's manifest lacks or garbles its models: {error}; compile the model again"
+        ) from error
 
 
 def _fields(manifest: bytes) -> dict[str, Any]:

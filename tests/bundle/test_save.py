@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from collage.bundle import save
-from collage.bundle.manifest import Cpu, ManifestDocument, Provenance
+from collage.bundle.manifest import Cpu, ManifestDocument, OriginalModel, Provenance
 from collage.errors import BundleError
 from collage.store.blobs import digest_of
 
 
 def manifest(files):
     provenance = Provenance(
-        model_path="m.onnx", model_sha256="0", collage_version="0", environment_digest="0", seed=0
-    )
+        models=(OriginalModel(path="m.onnx", sha256="0"),),
+        collage_version="0", environment_digest="0", seed=0,
+    )  # fmt: skip
     return ManifestDocument(
         functions=(), threads=1, cpu=Cpu(model="cpu", features=()), libraries={}, gate=(),
         provenance=provenance, files=files,

@@ -119,7 +119,7 @@ def _bundle(folder, latency_s):
         "cpu": {"model": "cpu", "features": []}, "libraries": {},
         "gate": [gate_entry(latency_s)],
         "provenance": {
-            "model_path": "model.onnx", "model_sha256": "0" * 64, "collage_version": "0",
+            "models": [{"path": "model.onnx", "sha256": "0" * 64}], "collage_version": "0",
             "environment_digest": "fake", "seed": 0,
         },
         "files": {name: digest_of(data) for name, data in files.items()},

@@ -59,7 +59,7 @@ def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=N
         "libraries": {},
         "gate": [gate_entry(function, verdict, name) for name, function in times.items()],
         "provenance": {
-            "model_path": "m", "model_sha256": "", "collage_version": "", "seed": 0,
+            "models": [], "collage_version": "", "seed": 0,
             "environment_digest": (node or facts()).environment.digest, "toolchains": toolchains,
         },
         "files": files or {},

@@ -26,7 +26,7 @@ from tests.support.keys import make_key
 MANIFEST = {
     "files": {"model.so": "0" * 64, "plan.json": "1" * 64},
     "provenance": {
-        "model_path": "ocr.onnx", "model_sha256": "2" * 64, "environment_digest": "3" * 64,
+        "models": [{"path": "ocr.onnx", "sha256": "2" * 64}], "environment_digest": "3" * 64,
         "collage_version": "0.1.0", "seed": 7, "toolchains": {"tvm": "tvm 0.27"},
     },
 }  # fmt: skip

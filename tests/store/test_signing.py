@@ -420,7 +420,7 @@ def test_a_bundle_is_signed_as_the_model_of_its_first_alias(store, make_bundle, 
     manifest = json.loads((folder / "manifest.json").read_text())
     target = str(tmp_path / "target")
     assert main(["publish", str(folder), target, *sign]) == 2, "no name anywhere"
-    manifest["provenance"] = {"model_path": "words.onnx"}
+    manifest["provenance"] = {"models": [{"path": "words.onnx", "sha256": "0" * 64}]}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     for options in ([], ["--alias", "ocr/a"], ["--alias", "ocr/a", "--model", "ocr/a"]):
         assert main(["publish", str(folder), target, *sign, *options]) == 0

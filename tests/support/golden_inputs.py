@@ -126,7 +126,7 @@ def example_bundle(folder: Path) -> Path:
         "schema_version": 3, "executable": "model.so", "functions": [], "gate": [], "threads": 1,
         "cpu": {"model": "any", "features": []}, "libraries": {},
         "provenance": {
-            "model_path": "small.onnx", "model_sha256": "a" * 64, "collage_version": "1.0",
+            "models": [{"path": "small.onnx", "sha256": "a" * 64}], "collage_version": "1.0",
             "environment_digest": CPU.digest, "seed": 7, "toolchains": {"example": "example 1"},
         },
         "files": {name: hashlib.sha256(one).hexdigest() for name, one in contents.items()},
