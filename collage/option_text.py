@@ -1,10 +1,12 @@
 """Parsers of option values that are written as text."""
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
-from collage.errors import DimensionError
+from collage.errors import DimensionError, OptionError
 
 
 def parse_duration(text: str) -> float:
@@ -32,6 +34,40 @@ def parse_size(text: str) -> int:
 def parse_names(text: str) -> tuple[str, ...]:
     """Parse names separated by commas."""
     return tuple(text.split(","))
+
+
+def parse_paths(texts: Sequence[str]) -> tuple[Path, ...]:
+    """Parse paths of files and folders."""
+    return tuple(Path(text) for text in texts)
+
+
+def parse_inputs(texts: Sequence[str]) -> dict[str, object]:
+    """Parse `NAME=VALUE` and `NAME=FILE.npy` options: literals, and paths of files.
+
+    >>> parse_inputs(["sr=16000", "sizes=32,24", "keep=true", "x=x.npy"])
+    {'sr': 16000, 'sizes': [32, 24], 'keep': True, 'x': PosixPath('x.npy')}
+    """
+    inputs: dict[str, object] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise OptionError(f"--input {text}: write NAME=VALUE or NAME=FILE.npy")
+        inputs[name] = Path(value) if value.endswith(".npy") else _parse_literal(text, value)
+    return inputs
+
+
+def _parse_literal(text: str, value: str) -> object:
+    for written in (value, f"[{value}]"):
+        try:
+            literal = json.loads(written)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(literal, bool | int | float | list):
+            return literal
+    raise OptionError(
+        f"--input {text}: the value is no number, true or false, and no list as 32,24 or [[1,2],[3,4]]; "
+        "give other values as a file, NAME=FILE.npy"
+    )
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:

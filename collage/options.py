@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from collage.errors import OptionError
 from collage.option_declaration import declaration_of, declare
-from collage.option_text import parse_dims, parse_duration, parse_names, parse_shapes, parse_size
+from collage.option_text import (
+    parse_dims,
+    parse_duration,
+    parse_inputs,
+    parse_names,
+    parse_paths,
+    parse_shapes,
+    parse_size,
+)
 from collage.runtime.target import Target
 
 if TYPE_CHECKING:
@@ -25,6 +33,12 @@ DeviceName = Literal["cpu", "cuda"]
 """Device of kernels; each backend has one."""
 
 DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
+
+
+GoldenName = Literal["samples", "generated"]
+"""Origin of a bundle's golden data."""
+
+GOLDEN: tuple[GoldenName, ...] = get_args(GoldenName)
 
 
 class Effort(NamedTuple):
@@ -67,6 +81,13 @@ class Options:
     Attributes:
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
         shapes: input shapes, one mapping per shape set; several sets make a dispatcher.
+        samples: real inputs: files, folders of them, or arrays by input name
+            (`collage.frontend.sample_files`). Candidates are measured and plans judged with these; shapes
+            that are not bound are theirs.
+        inputs: value of an input by name, for every sample set and for generated inputs: a number, a
+            nested list, an array, or the path of a .npy file.
+        golden: "samples", or "generated" to keep the samples out of the bundle's golden data; default
+            "samples". Without samples, all inputs are generated.
         backends: names, `module:Class`, or `Backend` objects (one of your own, or `with_rule(...)`), in
             order of priority at equal cost; None: all available backends.
         device: device of the kernels, one of `DEVICES`, default "cpu".
@@ -84,7 +105,7 @@ class Options:
         workers: number of worker processes for builds and measurements.
         timeout_s: hard limit of one candidate's build and measurement, in seconds.
         memory_bytes: hard limit of one worker's resident memory, in bytes.
-        seed: seed of the random inputs.
+        seed: seed of the generated inputs.
         end_to_end_plans: number of additive-best plans to assemble and measure as a whole.
         verify_s: time of each target in the final round, in seconds; up to ten times as long without a
             proof.
@@ -107,6 +128,20 @@ class Options:
         (), "--shape", "bind the shape of an input; separate several inputs by ';'; repeat --shape of the "
         "same input for another shape set",
         metavar="INPUT=1,3,480,480", parse=parse_shapes, is_repeatable=True,
+    )  # fmt: skip
+    samples: Any = declare(
+        (), "--samples", "real inputs: .npz or .npy files, or folders of them; measured, verified and kept "
+        "as golden data, and unbound shapes are theirs",
+        metavar="PATH", parse=parse_paths, is_repeatable=True, is_of_machine=True,
+    )  # fmt: skip
+    inputs: Mapping[str, Any] = declare(
+        {}, "--input", "value of an input, e.g. sr=16000, sizes=32,24 or x=x.npy",
+        metavar="NAME=VALUE|FILE.npy", parse=parse_inputs, is_repeatable=True, is_of_machine=True,
+    )  # fmt: skip
+    golden: GoldenName = declare(
+        "samples", "--golden", "generated: keep the samples out of the bundle's golden data "
+        "(default {default})",
+        choices=GOLDEN,
     )  # fmt: skip
     backends: "tuple[str | Backend, ...] | None" = declare(
         None, "--backends", "backend names, or module:Class of a backend that is not installed "
@@ -153,7 +188,7 @@ class Options:
         4 << 30, "--memory", "hard memory limit of one worker process",
         metavar="4GiB", parse=parse_size,
     )  # fmt: skip
-    seed: int = declare(0, "--seed", "seed of the random inputs (default {default})", parse=int)
+    seed: int = declare(0, "--seed", "seed of the generated inputs (default {default})", parse=int)
     end_to_end_plans: int = declare(4)
     verify_s: float = declare(
         2.0, "--verify", "benchmark time per plan or framework in the final comparison; up to ten "
@@ -189,6 +224,8 @@ class Options:
                 raise OptionError(f"{name} must not be negative, it is {getattr(self, name)}")
         if self.device not in DEVICES:
             raise OptionError(f"unknown device {self.device!r}; there are {', '.join(DEVICES)}")
+        if self.golden not in GOLDEN:
+            raise OptionError(f"golden must be {' or '.join(GOLDEN)}, not {self.golden!r}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1, not {self.threads}")
         if self.end_to_end_plans < 1:

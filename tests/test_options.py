@@ -14,6 +14,12 @@ from collage.options import Options, Precision
 WRITTEN = {
     "dims": (["--dim", "batch=2", "--dim", "length=7"], {"batch": 2, "length": 7}),
     "shapes": (["--shape", "x=1,3;y=2", "--shape", "x=2,3"], ({"x": (1, 3), "y": (2,)}, {"x": (2, 3)})),
+    "samples": (["--samples", "a", "--samples", "b.npz"], (Path("a"), Path("b.npz"))),
+    "inputs": (
+        ["--input", "sr=16000", "--input", "sizes=32,24", "--input", "x=a=b/x.npy"],
+        {"sr": 16000, "sizes": [32, 24], "x": Path("a=b/x.npy")},
+    ),
+    "golden": (["--golden", "generated"], "generated"),
     "backends": (["--backends", "onednn,tvm"], ("onednn", "tvm")),
     "device": (["--device", "cuda"], "cuda"),
     "cuda_graphs": (["--no-cuda-graphs"], False),

@@ -28,6 +28,8 @@ def add_candidates_command(
     add_option(parser, "backends", "backend names (default: all backends of the device)")
     add_option(parser, "dims")
     add_option(parser, "shapes", "bind the shape of an input")
+    add_option(parser, "samples", "real inputs, whose shapes are bound where no --shape is given")
+    add_option(parser, "inputs")
     add_option(parser, "precision", "auto: include reduced-precision variants (default fp32)")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
 

@@ -6,7 +6,7 @@ value, and everything unresolved behind it, stays without a shape.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -106,14 +106,25 @@ def _without_large_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 def _unresolved(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> set[str]:
     """Return values with an open shape that is not data-dependent."""
     resolved = {name for name, value in types.items() if tensor_type(value)}
+    constants = {tensor.name for tensor in model.graph.initializer}
     unresolved: set[str] = set()
     for node in model.graph.node:
         outputs = {name for name in node.output if name and name not in resolved}
         reads = {name for name in node.input if name}
-        free = node.op_type not in _DATA_DEPENDENT and not any(True for _ in sub_graphs(node))
+        free = not _depends_on_data(node, constants)
         if outputs and free and reads <= resolved | unresolved:
             unresolved |= outputs
     return unresolved
+
+
+def _depends_on_data(node: onnx.NodeProto, constants: Set[str]) -> bool:
+    """Tell whether the shape of the node's outputs depends on values, so that one run proves nothing."""
+    axes = node.input[1] if node.op_type.startswith("Reduce") and len(node.input) > 1 else ""
+    return (
+        node.op_type in _DATA_DEPENDENT
+        or any(True for _ in sub_graphs(node))
+        or bool(axes and axes not in constants)
+    )
 
 
 def _observe(

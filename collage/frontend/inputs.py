@@ -25,6 +25,7 @@ from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnxruntime_session import first_line, is_out_of_memory, session_options
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import TensorType
+from collage.masking import mask_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +40,51 @@ _SEQUENCES = frozenset({"LSTM", "GRU", "RNN"})
 _SHARED_WEIGHT_BYTES = 1024
 
 
+def input_sets(function: Function, seed: int) -> list[dict[str, np.ndarray]]:
+    """Return the function's sets of inputs: the user's, completed, else one generated set."""
+    if not function.sample_sets:
+        return [random_inputs(function, seed)]
+    return [complete_inputs(function, arrays, seed) for arrays in function.sample_sets]
+
+
+def more_inputs(function: Function, seeds: Sequence[int]) -> list[dict[str, np.ndarray]]:
+    """Return further sets of inputs: the user's values with other generated ones beside them.
+
+    The result is empty where the user gave the values of all inputs.
+    """
+    user_sets = function.sample_sets or ({},)
+    if all(name in user_sets[0] or name in function.settings for name in function.graph.inputs):
+        return []
+    return [
+        complete_inputs(function, user_sets[number % len(user_sets)], seed)
+        for number, seed in enumerate(seeds)
+    ]
+
+
 def random_inputs(function: Function, seed: int) -> dict[str, np.ndarray]:
     """Draw valid inputs by name: floats normal, integers in range, booleans even, masks of ones."""
+    return complete_inputs(function, {}, seed)
+
+
+def complete_inputs(
+    function: Function, values: Mapping[str, np.ndarray], seed: int
+) -> dict[str, np.ndarray]:
+    """Draw valid values for all inputs without a value, in the function's order.
+
+    Args:
+        function: an imported function; its settings hold too.
+        values: values by input name.
+        seed: seed of the drawn values.
+    """
+    fixed = {**values, **function.settings}
     limits = {name: _limit(function, name) for name in function.graph.inputs}
-    first = _draw(function, limits, seed)
-    if not any(value.dtype.kind in "iu" for value in first.values()):
+    first = {**_draw(function, limits, seed), **fixed}
+    if not any(v.dtype.kind in "iu" for name, v in first.items() if name not in fixed):
         return first
     running: onnxruntime.InferenceSession | None = None
     for limit in (None, 2, 1):
         capped = {name: min(own, limit or own) for name, own in limits.items()}
-        candidate_inputs = _draw(function, capped, seed)
+        candidate_inputs = {**_draw(function, capped, seed), **fixed}
         running = running or _session(function, every_value=False)
         try:
             running.run(None, candidate_inputs)
@@ -123,7 +159,7 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
     Raises:
         ModelError: ONNX Runtime cannot run the function on these inputs.
     """
-    with run_explained():
+    with run_explained(function):
         running = _session(function, every_value=True)
         names = [value.name for value in running.get_outputs()]
         feed = {name: retyped_array(value, BFLOAT16, FLOAT) for name, value in inputs.items()}
@@ -137,13 +173,18 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
 
 
 @contextmanager
-def run_explained() -> Iterator[None]:
-    """Turn errors of ONNX Runtime on generated inputs into MemoryError or ModelError."""
+def run_explained(function: Function) -> Iterator[None]:
+    """Turn errors of ONNX Runtime on a function's inputs into MemoryError or ModelError."""
     try:
         yield
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         if is_out_of_memory(error):
             raise MemoryError(first_line(error)) from error
+        if function.sample_sets:
+            raise ModelError(
+                f"ONNX Runtime cannot run the model on the samples: {mask_numbers(first_line(error))}"
+                "; give inputs that it accepts"
+            ) from error
         raise ModelError(
             f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
         ) from error

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from collage.errors import CollageError, DimensionError, InputError, ModelError, OptionError
 from collage.import_limits import MEMORY, SECONDS, import_limits
+from collage.masking import mask_numbers
 from collage.runtime.child import die_with_parent
 from collage.runtime.child_environment import python_environment
 from collage.runtime.process_group import end_group, last_line, output_tail, start_group
@@ -120,9 +121,9 @@ def _limit_process(limits: Mapping[str, int]) -> None:
 
 
 def _refusal(path: Path, code: int, allowance: Allowance, stderr: IO[bytes]) -> ModelError:
-    output = "\n".join(output_tail(stderr))
+    output = mask_numbers("\n".join(output_tail(stderr)))
     logger.debug("%s: the import process exited with %s: %s", path, code, output)
-    message = last_line(stderr)
+    message = mask_numbers(last_line(stderr))
     if code == -signal.SIGXCPU:
         return _too_slow(path, allowance)
     if (

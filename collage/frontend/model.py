@@ -6,6 +6,7 @@ with ONNX input only). Relax nodes are converted on first access, so a worker fo
 loads TVM.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,6 +49,9 @@ class Function:
         opsets: version of every operator set in use; "" is the standard one.
         simplified: path of the folded, shape-bound ONNX file of this function, for workers.
         value_types: ONNX type of every value, without data-dependent shapes.
+        sample_sets: the user's sample sets of this function: arrays by input name; an input without a
+            value is generated. Not in the simplified file.
+        settings: the user's literal values by input name, for sample sets and generated inputs.
     """
 
     name: str
@@ -59,11 +63,28 @@ class Function:
     ir_version: int
     simplified: Path
     value_types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
+    sample_sets: Sequence[Mapping[str, np.ndarray]] = ()
+    settings: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def type_of(self, value: str) -> TensorType | OpenType:
         """Return the static type of a tensor, or an open type for a data-dependent shape."""
         static_type = self.graph.types.get(value)
         return static_type or open_type(self.value_types.get(value, onnx.TypeProto()))
+
+    @property
+    def has_samples(self) -> bool:
+        """Tell whether the user gave values of inputs."""
+        return bool(self.sample_sets or self.settings)
+
+    @cached_property
+    def sample_digest(self) -> str:
+        """SHA-256 of the user's values that are measured: the first set and the settings; "" without."""
+        measured = {**(self.sample_sets[0] if self.sample_sets else {}), **self.settings}
+        digest = hashlib.sha256()
+        for name, array in sorted(measured.items()):
+            digest.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest() if measured else ""
 
     @cached_property
     def digests(self) -> RegionDigests:

@@ -4,6 +4,7 @@ The ONNX form consists of the original nodes. The Relax form is one dataflow blo
 the bodies of composite operators inline.
 """
 
+import hashlib
 import math
 from collections.abc import Set
 from itertools import chain
@@ -14,6 +15,7 @@ import onnx
 from collage.errors import BackendError
 from collage.frontend.digest import domains_of
 from collage.frontend.model import Function
+from collage.frontend.value_dependence import cost_depends_on_values
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices
 
@@ -183,8 +185,14 @@ def _inline(
 
 
 def region_digest(function: Function, nodes: IndexSet) -> str:
-    """Return the SHA-256 of the region's structure; see `collage.frontend.digest`."""
-    return function.digests.of(nodes)
+    """Return the SHA-256 of the region's structure; see `collage.frontend.digest`.
+
+    Where the user's samples decide how much the region computes, they are a part of the digest.
+    """
+    digest = function.digests.of(nodes)
+    if function.has_samples and cost_depends_on_values(function.graph, function.onnx_nodes, nodes):
+        return hashlib.sha256(f"{digest} sample {function.sample_digest}".encode()).hexdigest()
+    return digest
 
 
 def region_bytes_and_flops(function: Function, nodes: IndexSet) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import numpy as np
 
 from collage.cost.cost import Cost
+from collage.masking import mask_numbers
 from collage.measure.answers import pack_answer
 from collage.measure.device import DeviceTimer, StickyError
 from collage.measure.kernel_builder import KernelBuilder, Prepared, open_kernel_builder
@@ -47,6 +48,8 @@ class Worker:
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests = requests
         self._answers = answers
+        self._runs = False
+        """Whether the kernel of the present task is built: then an error may show values of inputs."""
 
     def run(self) -> None:
         setup = read_request(self._requests)
@@ -69,6 +72,7 @@ class Worker:
     def _outcome(
         self, builder: KernelBuilder, timer: KernelTimer | None, task: Task
     ) -> MeasurementOutcome:
+        self._runs = False
         try:
             if timer is None:
                 return self._build(builder, task)
@@ -76,9 +80,8 @@ class Worker:
         except StickyError:
             raise  # every later call fails: the process ends, and its last line is the reason
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the outcome has the reason
-            return MeasurementOutcome(
-                Cost.invalid(reason_of(error)), durable=not is_infrastructure(error)
-            )
+            reason = mask_numbers(reason_of(error)) if self._runs else reason_of(error)
+            return MeasurementOutcome(Cost.invalid(reason), durable=not is_infrastructure(error))
 
     def _build(self, builder: KernelBuilder, task: Task) -> MeasurementOutcome:
         start = time.monotonic()
@@ -91,6 +94,7 @@ class Worker:
     ) -> MeasurementOutcome:
         start = time.monotonic()
         prepared = builder.prepare(task.work)
+        self._runs = True
         wrong, error = first_run(prepared)
         build_s = time.monotonic() - start + prepared.built_s
         built = prepared.built_s == 0

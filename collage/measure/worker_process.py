@@ -14,6 +14,7 @@ import signal
 import tempfile
 from pathlib import Path
 
+from collage.masking import mask_numbers
 from collage.measure.answers import AnswerReader, BadAnswerError
 from collage.measure.messages import Answer, Request, Setup, pack_request
 from collage.measure.process_usage import Usage
@@ -106,14 +107,17 @@ class WorkerProcess:
         self._scratch.cleanup()
 
     def exit_reason(self) -> str:
-        """Return the signal or exit code; after an abort or an exit, with the last line of output."""
+        """Return the signal or exit code; after an abort or an exit, with the last line of output.
+
+        Numbers in this line may be values of inputs and are masked.
+        """
         code = end_code(self._process)
         if self._fault:
             return self._fault
         if code < 0 and -code != signal.SIGABRT:
             return signal.Signals(-code).name
         ending = "SIGABRT" if code < 0 else f"exit code {code}"
-        message = last_line(self._errors)
+        message = mask_numbers(last_line(self._errors))
         return f"{ending}: {message}" if message else ending
 
     @property

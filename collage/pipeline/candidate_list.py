@@ -13,9 +13,9 @@ from pathlib import Path
 from collage.backends.base import Backend
 from collage.backends.registry import known_backends
 from collage.frontend import Function
-from collage.frontend.isolated_import import guarded_import
 from collage.graph.index_set import indices
 from collage.options import Options
+from collage.pipeline.search_stage import import_with_options
 from collage.rules import Candidate, find_candidates, single_backend_partition
 
 
@@ -71,13 +71,7 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
     """
     backends = known_backends(options.backends, options.device)
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
-        model = guarded_import(
-            path,
-            dims=options.dims,
-            shapes=options.shapes,
-            work_dir=Path(folder),
-            keep_half=options.target.has_half_precision,
-        )
+        model = import_with_options(path, options, Path(folder))
         return [
             listed(function, backend, may_reduce=options.may_reduce)
             for function in model.functions

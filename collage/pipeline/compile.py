@@ -32,7 +32,7 @@ from collage.report.progress import Progress
 from collage.search.enumeration import EnumeratedFunction
 from collage.store.atomic_folder import check_output
 from collage.verify.decision import Decision
-from collage.verify.reference_run import Samples
+from collage.verify.reference_run import AccuracySample, Samples
 
 
 def compile_model(
@@ -111,9 +111,10 @@ def _compiled(
     function, name = search.enumerated.function, decision.chosen.name
     if not decision.passed and not context.options.allow_slower:
         raise UnprovenError(_refusal(function, decision, context.options))
-    expected: Mapping[str, np.ndarray] = samples.expected
+    golden = samples.golden or AccuracySample(samples.inputs, samples.expected)
+    expected: Mapping[str, np.ndarray] = golden.expected
     if decision.golden is not None:
-        expected = decision.golden.outputs
+        expected = samples.golden.expected if samples.golden else decision.golden.outputs
         kernels = original.kernels[name]
         search, chosen = with_original(search, original.named[name], decision)
     else:
@@ -124,7 +125,7 @@ def _compiled(
         search=search,
         chosen=chosen,
         kernels=kernels,
-        published=BundledFunction(function, decision, samples.inputs, expected),
+        published=BundledFunction(function, decision, golden.inputs, expected),
         measured_s=profile_chosen(kernels, decision, samples.inputs, context),
         speed_factor=result.speed_factor,
     )

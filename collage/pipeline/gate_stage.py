@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from collage.assemble import FunctionPlan
 from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.errors import MeasureError
 from collage.frontend import Function, Model
-from collage.frontend.inputs import random_inputs
+from collage.frontend.inputs import more_inputs
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans, kernel_seconds_by_position
 from collage.pipeline.refinement import Refinement
@@ -27,7 +28,7 @@ from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 from collage.verify import BenchmarkTarget, profile_kernels
 from collage.verify.accuracy_checker import AccuracyBudget
-from collage.verify.accuracy_samples import MORE_SEEDS, write_samples
+from collage.verify.accuracy_samples import MORE_SEEDS, write_outputs, write_samples
 from collage.verify.decision import Decision, OriginalPlans
 from collage.verify.gate import Gate
 from collage.verify.plan_executable import PlanExecutable, function_signature
@@ -125,6 +126,7 @@ def gate_of(
             work_dir=context.work_dir,
             on_round=on_round,
             budget=budget,
+            samples=_further_samples(function, samples, context),
             device=context.options.target,
             engines=context.options.store_dir / ENGINES,
         )
@@ -177,7 +179,18 @@ def _error_budget(
     if not options.may_reduce:
         return None
     seeds = range(options.seed + 1, options.seed + 1 + MORE_SEEDS)
-    input_sets = [samples.inputs, *(random_inputs(function, seed) for seed in seeds)]
+    further = [further_set.inputs for further_set in samples.further]
+    input_sets = [samples.inputs, *further, *more_inputs(function, seeds)]
     folder = context.work_dir / f"accuracy-samples-{function.name}"
     write_samples(function, input_sets, folder)
     return AccuracyBudget(options.tolerance, folder)
+
+
+def _further_samples(function: Function, samples: Samples, context: CompileContext) -> Path | None:
+    """Write the sets that judge every plan, with the original's outputs; None where there are none."""
+    if not samples.further:
+        return None
+    folder = context.work_dir / f"further-samples-{function.name}"
+    write_samples(function, [further_set.inputs for further_set in samples.further], folder)
+    write_outputs(function, [further_set.expected for further_set in samples.further], folder)
+    return folder

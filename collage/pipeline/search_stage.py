@@ -12,8 +12,10 @@ from pathlib import Path
 from collage.cost import Cost
 from collage.errors import ModelError
 from collage.frontend import Function, Model
-from collage.frontend.inputs import random_inputs
+from collage.frontend.inputs import input_sets
 from collage.frontend.isolated_import import guarded_import
+from collage.frontend.sample_files import read_samples
+from collage.frontend.samples import shape_sets, with_samples
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.conditions import MeasuringConditions, WorkerLimits
@@ -36,16 +38,26 @@ SENSITIVITY_S = 20.0
 
 
 def imported(path: Path, context: CompileContext) -> Model:
-    """Import the model with the shapes of the options."""
-    options = context.options
+    """Import the model with the shapes and samples of the options."""
     with context.progress.stage("import"), context.seconds.of("import"):
-        return guarded_import(
-            path,
-            dims=options.dims,
-            shapes=options.shapes,
-            work_dir=context.work_dir,
-            keep_half=options.target.has_half_precision,
-        )
+        return import_with_options(path, context.options, context.work_dir)
+
+
+def import_with_options(path: Path, options: Options, work_dir: Path) -> Model:
+    """Import the model with the shapes and samples of `options`.
+
+    Raises:
+        InputError: the model, a dimension or a sample is invalid.
+    """
+    samples = read_samples(options.samples, options.inputs)
+    model = guarded_import(
+        path,
+        dims=options.dims,
+        shapes=shape_sets(samples, options.shapes),
+        work_dir=work_dir,
+        keep_half=options.target.has_half_precision,
+    )
+    return with_samples(model, samples)
 
 
 def sampled(model: Model, function: Function, context: CompileContext) -> Samples:
@@ -62,7 +74,13 @@ def sampled(model: Model, function: Function, context: CompileContext) -> Sample
                 f"{value!r} is bfloat16, for which only a GPU has kernels: add --device cuda"
             )
     with context.seconds.of("import"):
-        return sample(model, function, context.options.seed, context.work_dir)
+        return sample(
+            model,
+            function,
+            context.options.seed,
+            context.work_dir,
+            generates_golden=context.options.golden == "generated",
+        )
 
 
 def enumerated_function(function: Function, context: CompileContext) -> EnumeratedFunction:
@@ -168,7 +186,7 @@ def _launch_s(context: CompileContext) -> float:
 def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
     if not options.may_reduce:
         return None
-    inputs = random_inputs(function, options.seed)
+    inputs = input_sets(function, options.seed)[0]
     level = 0.5 * options.tolerance
     return ErrorBudget(
         options.tolerance, Sensitivity(function, inputs, level, SENSITIVITY_S).of_region

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
 from collage.frontend.region import region_constants, region_relax
+from collage.masking import mask_numbers
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
 from collage.measure.function_kernel_builder import FunctionKernelBuilder
@@ -183,7 +184,7 @@ class TuningRunner:
         except StickyError:
             raise
         except Exception as error:  # noqa: BLE001 - the trial has the reason
-            return math.inf, reason_of(error)
+            return math.inf, mask_numbers(reason_of(error))
         return timing.cost.seconds, ""
 
 

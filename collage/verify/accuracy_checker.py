@@ -57,6 +57,8 @@ class AccuracyChecker:
     expected: Mapping[str, np.ndarray]
     budget: AccuracyBudget | None
     errors: dict[str, Errors]
+    samples: Path | None = None
+    """Folder of the user's further samples, which judge every plan; None where there are none."""
 
     def target(self, plan: PlanExecutable) -> BenchmarkTarget:
         """Return the plan as a benchmark target."""
@@ -88,7 +90,16 @@ class AccuracyChecker:
         softmax = function_outputs_of(self.function, frozenset({"Softmax"}))
         quantised = is_quantised(self.function.graph)
         checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
-        return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
+        reason = ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
+        return reason or self._wrong_on_samples(plan)
+
+    def _wrong_on_samples(self, plan: PlanExecutable) -> str:
+        if self.samples is None:
+            return ""
+        try:
+            return self.benchmark.differences(plan.name, self.samples)
+        except MeasureError as error:
+            return str(error)
 
     def find_exempt(self, names: Set[str]) -> dict[str, str]:
         """Return the reasons of baselines that exceed the error budget and so do not count, by name."""

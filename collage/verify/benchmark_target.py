@@ -152,6 +152,14 @@ class TargetProcess:
             raise MeasureError(f"{self.target.name} cannot be checked: {_error_of(answer)}")
         return errors
 
+    def compare(self, samples: Path) -> str:
+        """Return the difference from the original's outputs of the samples, "" where they agree."""
+        self._send(f"compare {samples.resolve()}")
+        answer = self._receive()
+        if not isinstance(answer, str):
+            raise MeasureError(f"{self.target.name} cannot run the samples: {_error_of(answer)}")
+        return answer
+
     def outputs(self, file: Path) -> list[np.ndarray]:
         """Run once and return the outputs in order, through `file` (.npz)."""
         self._send(f"save {file.resolve()}")

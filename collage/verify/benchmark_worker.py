@@ -9,6 +9,7 @@ threads, cpus). The following lines are commands, each with one JSON answer:
     profile N       N calls, and N with each kernel timed: the median seconds
     answer FOLDER   expected outputs of the accuracy samples in the folder (`accuracy_samples`)
     check FOLDER    errors of the outputs for these samples
+    compare FOLDER  the difference from the original's outputs for these samples, in words
 
 The profile uses a hook of the virtual machine (`set_instrument`), so it times the same file that ships. Part
 of the hook's own time falls between its two readings of the clock. The cheapest built-in of the virtual
@@ -30,13 +31,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from collage.backends.telemetry import import_openvino
+from collage.masking import mask_numbers
 from collage.runtime.arrays import load_arrays
 from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
 from collage.runtime.session import ExecutableSession
 from collage.runtime.target import Target
-from collage.verify.accuracy_samples import largest_errors, write_expected
+from collage.verify.accuracy_samples import RunOn, differences, largest_errors, write_expected
 from collage.verify.original_model import Original, Provider, open_file
 
 if TYPE_CHECKING:
@@ -256,6 +258,10 @@ class _OpenVinoBf16(_OpenVino):
     precision = "bf16"
 
 
+_ON_SAMPLES: Mapping[str, Callable[[Path, RunOn], object]] = MappingProxyType(
+    {"answer": write_expected, "check": largest_errors, "compare": differences}
+)
+
 KINDS: dict[str, Callable[..., Runner]] = {
     "executable": _Executable,
     "onnxruntime": _OnnxRuntime,
@@ -309,11 +315,10 @@ def _execute(run: Runner, command: str, operand: str) -> object:
             return run.profile(int(operand))
         case "save":
             return _save(run, operand)
-        case "answer" | "check":
+        case "answer" | "check" | "compare":
             folder = Path(operand)
             names = json.loads((folder / "outputs.json").read_text())["names"]
-            work = write_expected if command == "answer" else largest_errors
-            return work(folder, lambda values: run.run_on(values, names))
+            return _ON_SAMPLES[command](folder, lambda values: run.run_on(values, names))
     return _timed(run, int(command))
 
 
@@ -333,8 +338,9 @@ def _save(run: Runner, file: str) -> int:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of a message, without numbers: they may be values of inputs."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+    return mask_numbers(lines[0][:300]) if lines else ""
 
 
 def _answer(pipe: TextIO, value: object) -> None:

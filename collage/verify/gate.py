@@ -47,6 +47,7 @@ class Gate:
         work_dir: folder for inputs and outputs of the targets.
         on_round: progress callback with (finished rounds, all rounds); None for no progress.
         budget: error budget of reduced precision; None where that is not allowed.
+        samples: folder of the user's further samples (`accuracy_samples`); None where there are none.
         device: device of the plans, default the processor.
         engines: folder of cached engines of complete models, for frameworks on a GPU; None for no cache.
     """
@@ -57,6 +58,7 @@ class Gate:
     work_dir: Path
     on_round: OnRound | None = None
     budget: AccuracyBudget | None = None
+    samples: Path | None = None
     device: Target = Target.CPU
     engines: Path | None = None
 
@@ -86,7 +88,9 @@ class Gate:
             GateError: no plan computes the model's numbers; the message has the difference of each.
         """
         with InterleavedBenchmark(inputs, self.threads, self.work_dir) as benchmark:
-            checker = AccuracyChecker(benchmark, function, expected, self.budget, errors={})
+            checker = AccuracyChecker(
+                benchmark, function, expected, self.budget, errors={}, samples=self.samples
+            )
             if self.budget:
                 target = BenchmarkTarget("original", "original", self.model)
                 benchmark.write_expected(target, self.budget.samples)

@@ -118,6 +118,14 @@ class InterleavedBenchmark:
         """Return a target's largest error of every output. Raises MeasureError if its process ends."""
         return self._processes[name].check(samples)
 
+    def differences(self, name: str, samples: Path) -> str:
+        """Return a target's difference from the original on the samples, "" where they agree.
+
+        Raises:
+            MeasureError: its process ends.
+        """
+        return self._processes[name].compare(samples)
+
     def profile(self, name: str) -> KernelProfile:
         """Time an executable and its kernels. Raises MeasureError if it fails, or runs on a GPU."""
         process = self._processes[name]

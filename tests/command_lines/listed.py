@@ -34,6 +34,10 @@ RUN: Mapping[str, Run] = {
     "collage compile rec.onnx --shape x=1,3,48,320 --shape x=1,3,48,640": Run(
         {"x=1,3,48,320": "x=1,3,64,256", "x=1,3,48,640": "x=1,3,64,384"}, says="rec.collage"
     ),
+    "collage compile rec.onnx --samples photos": Run(says="rec.collage"),
+    "collage compile vad.onnx --input sr=16000": Run(
+        {"vad.onnx": "model.onnx", "sr=16000": "x=0.5"}, says="model.collage"
+    ),
     "collage compile model.onnx --precision auto": Run(says="model.collage"),
     "collage compile model.onnx --effort thorough": Run(says="model.collage"),
     "collage compile model.onnx --tune 5m": Run({"5m": "1s"}, says="model.collage"),

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -79,6 +80,8 @@ def place(tmp_path_factory):
     write_model("model.onnx", [64, 4096])
     write_model("det.onnx", [1, 3, "height", "width"])
     write_model("rec.onnx", [1, 3, "height", "width"])
+    (folder / "photos").mkdir()
+    np.savez("photos/first.npz", x=np.ones((1, 3, 48, 320), np.float32))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache-home"))
         yield Place()

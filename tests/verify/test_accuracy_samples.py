@@ -9,10 +9,18 @@ from collage.errors import MeasureError
 from collage.frontend import import_model
 from collage.frontend.inputs import random_inputs
 from collage.runtime.cpu import bf16_reason
-from collage.verify.accuracy_samples import beyond, largest_errors, write_expected, write_samples
+from collage.verify.accuracy_samples import (
+    beyond,
+    differences,
+    largest_errors,
+    write_expected,
+    write_outputs,
+    write_samples,
+)
 from collage.verify.baselines import original_frameworks
 from collage.verify.benchmark_target import BenchmarkTarget, TargetProcess
 from collage.verify.interleaved_benchmark import InterleavedBenchmark
+from tests.frontend.build import floats
 from tests.support.models import small_model
 
 
@@ -117,3 +125,30 @@ def test_frameworks_get_the_same_permission(tmp_path, monkeypatch):
     assert kinds(True) == ["onnxruntime", "openvino", "openvino-bf16"]
     (tmp_path / "cpuinfo").write_text("flags : fpu avx512f\n")
     assert kinds(True) == ["onnxruntime", "openvino"]
+
+
+def test_a_plan_that_is_wrong_on_one_sample_set_differs(function, samples):
+    outputs = [{"y": floats(1, 10, seed=n), "m": floats(1, 16, 24, 24, seed=n)} for n in range(3)]
+    write_outputs(function, outputs, samples)
+
+    def run_with(wrong_set):
+        calls = iter(range(3))
+
+        def run(values):
+            number = next(calls)
+            return [outputs[number]["y"] + (number == wrong_set), outputs[number]["m"]]
+
+        return run
+
+    assert differences(samples, run_with(None)) == ""
+    assert differences(samples, run_with(2)).startswith("sample set 4, y: wrong numbers")
+
+
+def test_processes_compare_themselves_on_samples(model, function, samples, tmp_path):
+    with InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark:
+        benchmark.write_expected(BenchmarkTarget("original", "original", model), samples)
+        assert benchmark.enter([BenchmarkTarget("ort", "onnxruntime", model)]) == {}
+        assert benchmark.differences("ort", samples) == ""
+        wrong = dict(np.load(samples / "expected-1.npz"))
+        np.savez(samples / "expected-1.npz", **{**wrong, "arr_1": wrong["arr_1"] * 2})
+        assert benchmark.differences("ort", samples).startswith("sample set 3, m: wrong numbers")

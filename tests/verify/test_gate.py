@@ -113,6 +113,31 @@ def test_only_reduced_plans_are_held_to_the_error_budget(tmp_path):
     assert found.errors == errors
 
 
+def test_plans_are_judged_by_further_samples(tmp_path):
+    class BenchmarkWithSamples(BenchmarkWithErrors):
+        def differences(self, name, samples):
+            assert samples == tmp_path / "further"
+            if name == "crashing":
+                raise MeasureError("crashing cannot run the samples: the process ended")
+            return "sample set 2, y: wrong numbers" if name == "lucky" else ""
+
+    judge = replace(
+        checker(tmp_path, {}),
+        benchmark=BenchmarkWithSamples({}),
+        budget=None,
+        samples=tmp_path / "further",
+    )
+    reasons = {
+        name: judge.wrong(PlanExecutable(name, Path(f"{name}.so"), 1.0))
+        for name in ("right", "lucky", "crashing")
+    }
+    assert reasons == {
+        "right": "",
+        "lucky": "sample set 2, y: wrong numbers",
+        "crashing": "crashing cannot run the samples: the process ended",
+    }
+
+
 def test_a_reduced_baseline_beyond_the_budget_does_not_count(tmp_path):
     budget_checker = checker(tmp_path, {"openvino-bf16": {"y": 0.02}})
     assert budget_checker.find_exempt({"openvino-bf16"}) == {
