@@ -40,7 +40,10 @@ def compile(
 
 
 def load(
-    bundle: str | os.PathLike[str], verify_keys: Sequence[str | os.PathLike[str]] = ()
+    bundle: str | os.PathLike[str],
+    verify_keys: Sequence[str | os.PathLike[str]] = (),
+    *,
+    warm: bool = False,
 ) -> "LoadedBundle":
     """Load a bundle for serving; needs neither a compiler nor onnx nor a network.
 
@@ -48,6 +51,8 @@ def load(
         bundle: its folder.
         verify_keys: files or folders of public keys, one of which must have signed the bundle; without
             any, those that COLLAGE_VERIFY_KEYS names.
+        warm: whether the original model, which answers other shapes, opens now; default False: at the
+            first call that needs it.
 
     Raises:
         BundleError: incomplete, changed, not signed by such a key, or made for another processor or
@@ -55,4 +60,4 @@ def load(
     """
     from collage.runtime.loader import load as load_bundle
 
-    return load_bundle(Path(bundle), [Path(key) for key in verify_keys])
+    return load_bundle(Path(bundle), [Path(key) for key in verify_keys], warm=warm)

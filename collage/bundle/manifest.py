@@ -9,6 +9,8 @@ from collage.runtime.function_names import MAIN
 from collage.verify.verdict import Verdict
 
 SCHEMA_VERSION = 3
+EXECUTABLE = "model.so"
+"""Name of the executable in a bundle."""
 
 
 class _Frozen(BaseModel):
@@ -125,6 +127,46 @@ class PrecisionEntry(_Frozen):
     regions: tuple[ReducedRegion, ...] = ()
 
 
+class ModelValueEntry(_Frozen):
+    """An input or output of the original model.
+
+    Attributes:
+        name: its name.
+        type: its type, e.g. "tensor(float32)" (`collage.runtime.value_types`).
+        shape: extents of a tensor, -1 where any is possible; None for an unknown rank or no tensor.
+        has_default: whether callers may leave the input out.
+        place: its position among the framework's inputs or outputs.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...] | None
+    has_default: bool = False
+    place: int
+
+
+class FallbackEntry(_Frozen):
+    """The original model for inputs that no function takes (`collage.runtime.fallback`).
+
+    Attributes:
+        entry: entry point that it answers.
+        framework: framework that runs it in the serving process.
+        precision: precision of matrix products in OpenVINO.
+        file: name of the ONNX file among the bundle's files.
+        weights: name of the file of its external data; "" without.
+        inputs: inputs of the model.
+        outputs: outputs of the model.
+    """
+
+    entry: str = MAIN
+    framework: str
+    precision: str = "f32"
+    file: str
+    weights: str = ""
+    inputs: tuple[ModelValueEntry, ...]
+    outputs: tuple[ModelValueEntry, ...]
+
+
 class OriginalModel(_Frozen):
     """The ONNX file of an entry: its name, and the digest of it with its external data."""
 
@@ -147,8 +189,11 @@ class ManifestDocument(_Frozen):
     """The manifest, written last: a folder without it is no bundle."""
 
     schema_version: int = SCHEMA_VERSION
-    executable: str = "model.so"
+    executable: str = EXECUTABLE
+    """File of the executable; "" for a bundle of the fallback alone."""
     functions: tuple[SignatureEntry, ...]
+    fallbacks: tuple[FallbackEntry, ...] = ()
+    """Original models for other inputs, at most one for each entry point."""
     threads: int
     cpu: Cpu
     libraries: dict[str, LibraryEntry]

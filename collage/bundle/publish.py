@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from collage import __version__
 from collage.bundle.manifest import (
+    EXECUTABLE,
     Cpu,
+    FallbackEntry,
     FunctionGateEntry,
     LibraryEntry,
     ManifestDocument,
     MeasuredLatency,
+    ModelValueEntry,
     OriginalModel,
     PrecisionEntry,
     Provenance,
@@ -24,6 +27,7 @@ from collage.bundle.manifest import (
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.graph.quantisation import is_quantised
+from collage.runtime.fallback import Fallback
 from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.runtime.target import Target
 from collage.verify.decision import Decision
@@ -43,6 +47,23 @@ class BundledFunction:
 
 
 @dataclass(frozen=True)
+class BundledFallback:
+    """An original model in a framework.
+
+    Attributes:
+        fallback: the model as the manifest has it.
+        files: its files, by their names in the bundle.
+        golden: golden data by name in the file; none beside functions, which have their own.
+        gate: the gate's entry of a bundle without functions; None beside functions.
+    """
+
+    fallback: Fallback
+    files: Sequence[Path]
+    golden: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gate: FunctionGateEntry | None = None
+
+
+@dataclass(frozen=True)
 class BundleMetadata:
     """Metadata of the compile for the manifest."""
 
@@ -58,11 +79,13 @@ class BundleMetadata:
     device: Target = Target.CPU
     compute_capability: str = ""
     allow_slower: bool = False
+    fallbacks: Sequence[BundledFallback] = ()
+    """Original models for inputs that no function takes."""
 
 
 def publish(
     output: Path,
-    executable: Path,
+    executable: Path | None,
     functions: Sequence[BundledFunction],
     facts: BundleMetadata,
     *,
@@ -75,12 +98,15 @@ def publish(
         for side, values in (("input", published.inputs), ("output", published.expected))
         for name, value in values.items()
     }
+    for bundled in facts.fallbacks:
+        golden |= bundled.golden
     return save_bundle(
         output,
         executable,
         generated_files,
         golden=golden,
         manifest=lambda files: _manifest(functions, facts, files),
+        model_files=[file for bundled in facts.fallbacks for file in bundled.files],
     )
 
 
@@ -89,9 +115,11 @@ def _manifest(
 ) -> ManifestDocument:
     cpu_model, features = cpu_features()
     return ManifestDocument(
+        executable=EXECUTABLE if functions else "",
         functions=tuple(
             _signature(published.function, published.decision) for published in functions
         ),
+        fallbacks=tuple(fallback_entry(bundled.fallback) for bundled in facts.fallbacks),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
@@ -100,9 +128,14 @@ def _manifest(
                 version=library_version(name),
                 file=library_file(name),
             )
-            for name in sorted(facts.libraries)
+            for name in sorted(
+                facts.libraries | {bundled.fallback.framework for bundled in facts.fallbacks}
+            )
         },
-        gate=tuple(_gate(published.function.name, published.decision) for published in functions),
+        gate=tuple(
+            [_gate(published.function.name, published.decision) for published in functions]
+            + [bundled.gate for bundled in facts.fallbacks if bundled.gate]
+        ),
         allow_slower=facts.allow_slower
         and not all(published.decision.passed for published in functions),
         provenance=Provenance(
@@ -117,6 +150,32 @@ def _manifest(
         device=facts.device.value,
         compute_capability=facts.compute_capability,
         files=files,
+    )
+
+
+def fallback_entry(fallback: Fallback) -> FallbackEntry:
+    """Convert a fallback to its document."""
+    inputs, outputs = (
+        tuple(
+            ModelValueEntry(
+                name=value.name,
+                type=str(value.type),
+                shape=value.shape,
+                has_default=value.has_default,
+                place=value.place,
+            )
+            for value in values
+        )
+        for values in (fallback.inputs, fallback.outputs)
+    )
+    return FallbackEntry(
+        entry=fallback.entry,
+        framework=fallback.framework,
+        precision=fallback.precision,
+        file=fallback.file,
+        weights=fallback.weights,
+        inputs=inputs,
+        outputs=outputs,
     )
 
 

@@ -5,12 +5,12 @@ Readers find the old bundle, the new one, or none.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from collage.bundle.manifest import ManifestDocument
+from collage.bundle.manifest import EXECUTABLE, ManifestDocument
 from collage.errors import BundleError
 from collage.runtime.arrays import save_arrays
 from collage.store.atomic_folder import check_output, replace_folder, write_durably
@@ -34,20 +34,22 @@ ISA_PREFIXES = (
 
 def save_bundle(
     output: Path,
-    executable: Path,
+    executable: Path | None,
     generated_files: Mapping[str, str],
     *,
     golden: Mapping[str, np.ndarray],
     manifest: Callable[[dict[str, str]], ManifestDocument],
+    model_files: Sequence[Path] = (),
 ) -> ManifestDocument:
     """Publish a bundle as the folder `output`.
 
     Args:
         output: folder to create or replace; any content other than a bundle is refused.
-        executable: shared library, copied as `model.so`.
+        executable: shared library, copied as `model.so`; None for a bundle without.
         generated_files: contents of generated files by name (plan.json, report.html).
         golden: arrays by `function/input/NAME` and `function/output/NAME`.
         manifest: function from the digests of all files to the manifest.
+        model_files: files of the original model, copied by their names; default none.
 
     Raises:
         BundleError: the folder cannot be written; the old content is untouched.
@@ -57,7 +59,10 @@ def save_bundle(
         with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
             partial = scratch / "new"
             partial.mkdir()
-            shutil.copyfile(executable, partial / "model.so")
+            if executable is not None:
+                shutil.copyfile(executable, partial / EXECUTABLE)
+            for file in model_files:
+                shutil.copyfile(file, partial / file.name)
             save_arrays(partial / "golden.npz", golden)
             for name, text in generated_files.items():
                 (partial / name).write_text(text)

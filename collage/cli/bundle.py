@@ -12,8 +12,12 @@ from collage.cli.signing import add_verify_options
 from collage.errors import InputError, MeasureError, OptionError
 from collage.option_text import parse_duration
 from collage.runtime.arrays import restored, save_arrays
+from collage.runtime.function_names import fallback_name
+from collage.runtime.golden_values import to_arrays
 
 if TYPE_CHECKING:
+    from collage.runtime.fallback import Fallback
+    from collage.runtime.session import Outputs
     from collage.verify import Latency
 
 
@@ -46,15 +50,28 @@ def _run(arguments: argparse.Namespace) -> int:
         print_result(arguments.json, {"golden": "equal"}, "golden data: equal")
         return 0
     outputs = bundle.run(_read_inputs(arguments.input))
+    arrays = _plain_arrays(outputs, bundle.fallback())
     if arguments.save:
         try:
-            save_arrays(arguments.save, outputs)
+            save_arrays(arguments.save, arrays)
         except OSError as error:
             raise InputError(f"--save {arguments.save}: {error.strerror}") from error
-    shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
-    lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
+    shapes = {name: [str(value.dtype), list(value.shape)] for name, value in arrays.items()}
+    lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in arrays.items()]
     print_result(arguments.json, {"outputs": shapes}, "\n".join(lines))
     return 0
+
+
+def _plain_arrays(outputs: "Outputs", fallback: "Fallback | None") -> dict[str, np.ndarray]:
+    """Return the outputs as arrays of a file; a sequence or a map becomes several."""
+    if fallback is None:
+        return outputs
+    return {
+        name: array
+        for value in fallback.outputs
+        if value.name in outputs
+        for name, array in to_arrays(value.name, outputs[value.name], value.type).items()
+    }
 
 
 def _read_inputs(options: list[str]) -> dict[str, np.ndarray]:
@@ -94,6 +111,7 @@ def _bench_alone(arguments: argparse.Namespace) -> int:
 
     bundle = load(arguments.bundle)
     names = [signature.function for signature in bundle.signatures]
+    names += map(fallback_name, bundle.manifest.entries_without_functions)
     latencies = {name: bundle.benchmark(arguments.seconds, name) for name in names}
     rows = [f"{name:<14}{latency_s * 1e3:10.3f} ms" for name, latency_s in latencies.items()]
     facts = {name: {"seconds": latency_s} for name, latency_s in latencies.items()}

@@ -48,7 +48,7 @@ def guarded_import(
         "work_dir": str(work_dir.resolve()),
         "keep_half": keep_half,
     }
-    answer = ask_limited(__name__, question, _allowance(path, 0), path, folder=work_dir)
+    answer = ask_limited(__name__, question, file_allowance(path), path, folder=work_dir)
     return finish_import(path, _simplified(path, answer, max(1, len(shapes)), work_dir))
 
 
@@ -72,6 +72,11 @@ def run_allowance(path: Path, function: Function) -> Allowance:
             " higher if you trust the model"
         )
     return _allowance(path, needed)
+
+
+def file_allowance(path: Path) -> Allowance:
+    """Return the limits of a child that reads the model, by the size of its files."""
+    return _allowance(path, 0)
 
 
 def _allowance(path: Path, value_bytes: int) -> Allowance:

@@ -1,4 +1,4 @@
-"""The original model as one string of bytes, for a bundle.
+"""The original model for a bundle: as one string of bytes, or as files.
 
 The only change is to version stamps without support in ONNX Runtime (`frontend.onnx_versions`).
 """
@@ -11,6 +11,8 @@ from collage.errors import ModelError
 from collage.frontend.model_files import open_model
 from collage.frontend.onnx_versions import make_readable
 
+ORIGINAL_FILE, ORIGINAL_WEIGHTS = "original.onnx", "original.weights"
+"""Names of the original model and of its external data in a bundle."""
 MAX_PROTOBUF_BYTES = (1 << 31) - 1
 """Size limit of a protobuf message."""
 
@@ -30,3 +32,28 @@ def original_bytes(path: Path) -> bytes:
         files.fill(model)
         changed = make_readable(model) or files.external
         return bytes(model.SerializeToString()) if changed else files.data
+
+
+def write_original(path: Path, folder: Path) -> tuple[Path, ...]:
+    """Write the model at `path` into `folder`, as one file, or as two where it is too large for one.
+
+    Returns:
+        The ONNX file, and the file of its external data if there is one.
+
+    Raises:
+        ModelError: the model is unreadable.
+    """
+    file, weights = folder / ORIGINAL_FILE, folder / ORIGINAL_WEIGHTS
+    with open_model(path) as files:
+        is_small = files.size_bytes <= MAX_PROTOBUF_BYTES
+    if is_small:
+        file.write_bytes(original_bytes(path))
+        return (file,)
+    with open_model(path) as files:
+        model = onnx.load_from_string(files.data)
+        files.fill(model)
+        make_readable(model)
+    onnx.save_model(
+        model, file, save_as_external_data=True, location=weights.name, size_threshold=1024
+    )
+    return file, weights

@@ -62,10 +62,15 @@ def saved_targets(name: str, bundle: Path) -> list[SavedFunction]:
     """Return the functions of a bundle as benchmark targets, all called `name`.
 
     Raises:
-        InputError: no bundle at the path.
+        InputError: no bundle at the path, or one without functions.
     """
     loaded = load(bundle)
     manifest = loaded.manifest
+    if not manifest.functions:
+        raise InputError(
+            f"{bundle} runs the original model itself, so there is nothing to compare; "
+            "`collage bench` without --model measures it"
+        )
     executable = bundle / manifest.executable
     return [
         SavedFunction(

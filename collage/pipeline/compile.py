@@ -13,10 +13,12 @@ import numpy as np
 from collage.bundle.publish import BundledFunction
 from collage.errors import GateError, SearchError, UnprovenError
 from collage.frontend import Function, Model
+from collage.frontend.original_interface import read_interface
 from collage.options import Options
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.gate_stage import GateStageResult, gate_of, profile_chosen, refine_and_decide
+from collage.pipeline.original_bundle import compile_original, unlike_executable
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.search_stage import (
@@ -46,6 +48,9 @@ def compile_model(
     """
     check_output(output)
     with open_compile_context(options, progress) as context:
+        interface = read_interface(path)
+        if reason := unlike_executable(interface):
+            return compile_original(path, interface, reason, output=output, context=context)
         model = imported(path, context)
         compiled = [_compile_function(model, function, context) for function in model.functions]
         return build_bundle(model, compiled, output, context)

@@ -68,7 +68,7 @@ def build_report(run: CompileFacts, results: Sequence[FunctionResult]) -> Report
         summary=_summary(run, results),
         model=run.model.path.name,
         functions=tuple(_function(result, peaks) for result in results),
-        environment=_environment(run.environment),
+        environment=environment_facts(run.environment),
         notes=run.model.notes,
         peaks=PeakRates(**asdict(peaks)),
     )
@@ -240,7 +240,8 @@ def _plans(result: FunctionResult) -> Iterator[MeasuredPlan]:
         )
 
 
-def _environment(environment: Environment) -> dict[str, str]:
+def environment_facts(environment: Environment) -> dict[str, str]:
+    """Return the environment and the versions of the libraries, by name."""
     facts = {name: str(value) for name, value in asdict(environment).items()}
     for name in LIBRARIES:
         try:

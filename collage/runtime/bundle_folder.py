@@ -127,6 +127,10 @@ class VerifiedFile:
             yield file
         self.check_unchanged()
 
+    def is_same(self, status: os.stat_result) -> bool:
+        """Tell whether `status` is that of the verified file itself; a private copy in memory is another."""
+        return os.path.samestat(os.fstat(self._descriptor), status)
+
     def library_path(self) -> str:
         """Return a path of the open file for the dynamic loader, a new one in every call.
 

@@ -26,3 +26,12 @@ def function_names(shape_sets: int, entry: str = MAIN) -> tuple[str, ...]:
     (('main',), ('main', 'main_1', 'main_2'))
     """
     return tuple(function_name(number, entry) for number in range(max(1, shape_sets)))
+
+
+def fallback_name(entry: str = MAIN) -> str:
+    """Return the name of an entry's original model in golden data and in the gate's entries.
+
+    >>> fallback_name(), fallback_name("encoder")
+    ('fallback', 'fallback_of_encoder')
+    """
+    return "fallback" if entry == MAIN else f"fallback_of_{function_name(0, entry)}"

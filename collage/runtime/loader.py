@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
-import numpy as np
-
 from collage.errors import BundleError, InputError
 from collage.runtime.arrays import load_arrays
 from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
+from collage.runtime.dispatch import DispatchCounts, Dispatcher
+from collage.runtime.fallback import Fallback
+from collage.runtime.function_names import MAIN, fallback_name
+from collage.runtime.golden_values import from_arrays
 from collage.runtime.manifest import (
     Manifest,
-    ReducedPrecision,
     Signature,
     declare_libraries,
     manifest_bytes,
@@ -28,17 +29,19 @@ from collage.runtime.manifest import (
     parse_manifest,
     verify_machine,
 )
-from collage.runtime.precision import output_error
+from collage.runtime.original_session import OriginalSession
+from collage.runtime.self_check import check_bundle
 from collage.runtime.session import ExecutableSession, Outputs
 from collage.runtime.signature import TrustedKeys, configured_keys, verify_statement
 from collage.runtime.tensor_exchange import DeviceTensor
-from collage.runtime.tolerances import float_tolerance, integer_step
 from collage.runtime.virtual_machine import ExecutableFile
 
 GOLDEN = "golden.npz"
 
 
-def load(folder: Path | str, verify_keys: Sequence[Path] | TrustedKeys = ()) -> "LoadedBundle":
+def load(
+    folder: Path | str, verify_keys: Sequence[Path] | TrustedKeys = (), *, warm: bool = False
+) -> "LoadedBundle":
     """Load the bundle in `folder` and initialise its kernels.
 
     The folder and its files are opened once, so the verified files run even if the folder changes.
@@ -48,15 +51,18 @@ def load(folder: Path | str, verify_keys: Sequence[Path] | TrustedKeys = ()) -> 
         verify_keys: files or folders of public keys. The bundle's statement is verified before any of its
             files is parsed. Default: the keys of COLLAGE_VERIFY_KEYS; without these the signature is not
             verified, with one warning in the log.
+        warm: whether the fallback opens now; default False: at its first call.
 
     Raises:
         BundleError: the bundle is incomplete, changed, not signed by a trusted key, or made for another
             processor or library version.
         OptionError: the keys cannot be read.
     """
-    if isinstance(verify_keys, TrustedKeys):
-        return open_bundle(Path(folder), verify_keys)
-    return open_bundle(Path(folder), configured_keys(verify_keys))
+    keys = verify_keys if isinstance(verify_keys, TrustedKeys) else configured_keys(verify_keys)
+    bundle = open_bundle(Path(folder), keys)
+    if warm:
+        bundle.open_fallbacks()
+    return bundle
 
 
 def open_bundle(path: Path, keys: TrustedKeys | None) -> "LoadedBundle":
@@ -70,7 +76,7 @@ def open_bundle(path: Path, keys: TrustedKeys | None) -> "LoadedBundle":
         except BundleError as error:
             raise BundleError(f"{path}: {error}") from None
     manifest = parse_manifest(data, str(path / MANIFEST))
-    files = open_files(folder, manifest, keep=(manifest.executable, GOLDEN))
+    files = open_files(folder, manifest, keep={*manifest.kept_files, GOLDEN})
     declare_libraries(manifest)
     verify_machine(manifest)
     return LoadedBundle(path, manifest, files)
@@ -79,25 +85,45 @@ def open_bundle(path: Path, keys: TrustedKeys | None) -> "LoadedBundle":
 class LoadedBundle:
     """A loaded bundle, returned by `load`. Methods may be called from any thread."""
 
-    def __init__(self, path: Path, manifest: Manifest, files: Mapping[str, VerifiedFile]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        files: Mapping[str, VerifiedFile],
+        originals: Mapping[str, OriginalSession] | None = None,
+    ) -> None:
         """Start the executable.
 
         Args:
             path: folder of the bundle, for messages.
             manifest: manifest of the bundle.
-            files: verified files: the executable, and the golden data if there are any.
+            files: verified files: those of `manifest.kept_files`, and the golden data if there are any.
+            originals: sessions of the fallbacks by entry; None: sessions of its own.
         """
         self.path = path
         self.manifest = manifest
         self._files = files
+        if originals is None:
+            originals = {
+                fallback.entry: OriginalSession(fallback, files, manifest.threads)
+                for fallback in manifest.fallbacks
+            }
+        self._originals = originals
+        sessions = self._open_sessions() if manifest.executable else {}
+        self._dispatchers = {
+            entry: Dispatcher(sessions.get(entry), originals.get(entry)) for entry in self.entries
+        }
+
+    def _open_sessions(self) -> dict[str, ExecutableSession]:
+        manifest = self.manifest
         if not manifest.functions:
-            raise BundleError(f"{path} has no functions. Compile the model again")
-        executable = ExecutableFile(files[manifest.executable], manifest.threads, manifest.device)
-        self._sessions = {
-            entry: ExecutableSession(
-                executable, manifest.functions_of(entry), manifest.threads, manifest.device
-            )
+            raise BundleError(f"{self.path} has no functions. Compile the model again")
+        file = self._files[manifest.executable]
+        executable = ExecutableFile(file, manifest.threads, manifest.device)
+        return {
+            entry: ExecutableSession(executable, functions, manifest.threads, manifest.device)
             for entry in manifest.entries
+            if (functions := manifest.functions_of(entry))
         }
 
     @property
@@ -110,16 +136,38 @@ class LoadedBundle:
         """Signatures of the functions, one for each entry and shape set."""
         return self.manifest.functions
 
+    def fallback(self, entry: str = MAIN) -> Fallback | None:
+        """Return the original model that answers an entry's other shapes; None without."""
+        return self._originals[entry].fallback if entry in self._originals else None
+
+    def open_fallbacks(self) -> None:
+        """Open the original models, each of which otherwise opens at its first call.
+
+        Raises:
+            BundleError: a framework is missing here, or refuses its model.
+        """
+        for original in self._originals.values():
+            original.open()
+
+    def dispatch_counts(self, entry: str | None = None) -> DispatchCounts:
+        """Return which way the calls of an entry took so far; None: of the only one."""
+        return self._dispatcher(entry).counts()
+
     def copy(self) -> "LoadedBundle":
         """Start another executable of the same verified files, for parallel calls.
+
+        The fallbacks are shared: each answers one call at a time.
 
         Raises:
             BundleError: a file was changed in place meanwhile.
         """
-        return LoadedBundle(self.path, self.manifest, self._files)
+        return LoadedBundle(self.path, self.manifest, self._files, self._originals)
 
     def run(self, inputs: Mapping[str, object], entry: str | None = None) -> Outputs:
         """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
+
+        The fallback, if the bundle has it, answers other shapes. A model with text, sequences or maps takes
+        and returns the objects of `collage.runtime.model_values`.
 
         Args:
             inputs: numpy arrays (bfloat16 as in ml_dtypes), or objects with `__dlpack__`.
@@ -128,7 +176,7 @@ class LoadedBundle:
         Raises:
             InputError: an entry, name, shape or dtype that the bundle does not have.
         """
-        return self._session(entry).run(inputs)
+        return self._dispatcher(entry).run(inputs)
 
     def run_tensors(
         self,
@@ -139,7 +187,8 @@ class LoadedBundle:
     ) -> dict[str, DeviceTensor]:
         """Compute the outputs as tensors on the device of the bundle's kernels, for DLPack.
 
-        Inputs on that device are read without a copy. On a GPU this returns once all work is queued.
+        Inputs on that device are read without a copy. On a GPU this returns once all work is queued. The
+        fallback reads and returns tensors of the host.
 
         Args:
             inputs: inputs as of `run`.
@@ -150,74 +199,63 @@ class LoadedBundle:
         Raises:
             InputError: an entry, name, shape or dtype that the bundle does not have.
         """
-        return self._session(entry).run_tensors(inputs, stream or 0)
+        return self._dispatcher(entry).run_tensors(inputs, stream or 0)
 
     def check(self) -> None:
         """Compare every function with the golden data. Raises BundleError when numbers differ.
 
-        For a function with random outputs, only shapes and dtypes are compared.
+        For a function with random outputs, only shapes and dtypes are compared. An entry without functions
+        is compared with its fallback's golden data.
         """
-        for signature in self.signatures:
-            inputs, expected = self.golden(signature.function)
-            outputs = list(self.run(inputs, signature.entry).items())
-            if self.manifest.device.takes_device_tensors:
-                tensors = self.run_tensors(inputs, entry=signature.entry)
-                outputs += [(name, value.numpy()) for name, value in tensors.items()]
-            for name, value in outputs:
-                self._compare_output(signature.function, name, value, expected[name])
+        check_bundle(self)
+
+    def golden_inputs(self, function: str) -> Mapping[str, object]:
+        """Return the golden inputs of a function, or of a fallback (`fallback_name`), as `run` takes them.
+
+        Raises:
+            BundleError: the bundle has none.
+        """
+        inputs = self.golden(function)[0]
+        for fallback in self.manifest.fallbacks:
+            if function == fallback_name(fallback.entry):
+                values = {
+                    value.name: from_arrays(value.name, inputs, value.type)
+                    for value in fallback.inputs
+                }
+                return {name: value for name, value in values.items() if value is not None}
+        return inputs
 
     def benchmark(self, seconds: float = 3.0, function: str | None = None) -> float:
-        """Return the median latency in seconds of `run` on the golden inputs of a function, or the first."""
-        signature = next(
-            signature for signature in self.signatures if function in (None, signature.function)
-        )
-        session = self._sessions[signature.entry]
-        inputs = self.golden(signature.function)[0]
-        session.run(inputs)
+        """Return the median latency in seconds of `run` on golden inputs.
+
+        Args:
+            seconds: time of the measurement.
+            function: name of a function, or of the fallback of an entry without; None: the first one.
+        """
+        entry_of = {signature.function: signature.entry for signature in self.signatures}
+        for entry in self.manifest.entries_without_functions:
+            entry_of[fallback_name(entry)] = entry
+        function = function or next(iter(entry_of))
+        dispatcher = self._dispatchers[entry_of[function]]
+        inputs = self.golden_inputs(function)
+        dispatcher.run(inputs)
         samples: list[float] = []
         end = time.perf_counter() + seconds
         while not samples or time.perf_counter() < end:
             start = time.perf_counter_ns()
-            session.run(inputs)
+            dispatcher.run(inputs)
             samples.append((time.perf_counter_ns() - start) * 1e-9)
         return statistics.median(samples)
 
-    def _session(self, entry: str | None) -> ExecutableSession:
-        if entry is None and len(self._sessions) == 1:
-            return next(iter(self._sessions.values()))
-        if entry is None or entry not in self._sessions:
+    def _dispatcher(self, entry: str | None) -> Dispatcher:
+        if entry is None and len(self._dispatchers) == 1:
+            return next(iter(self._dispatchers.values()))
+        if entry is None or entry not in self._dispatchers:
             problem = "" if entry is None else f"there is no entry {entry!r}: "
             raise InputError(
                 f"{problem}name one of the bundle's entries, entry={' or '.join(map(repr, self.entries))}"
             )
-        return self._sessions[entry]
-
-    def _compare_output(
-        self, function: str, name: str, value: np.ndarray, expected: np.ndarray
-    ) -> None:
-        precision = self.manifest.precision
-        if function in self.manifest.random_functions:
-            self._compare_declared(function, name, value)
-        elif precision is not None and precision.reduced:
-            _compare_within((function, name), value, expected, precision)
-        else:
-            _compare(f"{function}, output {name}", value, expected, self.manifest.quantised)
-
-    def _compare_declared(self, function: str, name: str, value: np.ndarray) -> None:
-        """Compare the shape and dtype of a random output with its signature."""
-        outputs = next(
-            signature.outputs for signature in self.signatures if signature.function == function
-        )
-        declared = next(tensor for tensor in outputs if tensor.name == name)
-        sizes = value.shape if declared.shape is None else declared.shape
-        fits = len(sizes) == value.ndim and all(
-            size in (-1, extent) for size, extent in zip(sizes, value.shape, strict=True)
-        )
-        if not fits or str(value.dtype) != declared.dtype:
-            raise BundleError(
-                f"self check: {function}, output {name} is {value.dtype}{list(value.shape)}, "
-                f"expected {declared}"
-            )
+        return self._dispatchers[entry]
 
     def golden(self, function: str) -> tuple[Outputs, Outputs]:
         """Return inputs and expected outputs of a function's self-check. Raises BundleError without."""
@@ -237,35 +275,3 @@ class LoadedBundle:
             for prefix in (f"{function}/input/", f"{function}/output/")
         ]
         return groups[0], groups[1]
-
-
-def _compare(label: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
-    if value.shape != expected.shape or value.dtype != expected.dtype:
-        raise BundleError(
-            f"self check: {label} is {value.dtype}{list(value.shape)}, "
-            f"expected {expected.dtype}{list(expected.shape)}"
-        )
-    relative, absolute = float_tolerance(expected.dtype, quantised=quantised) or (0.0, 0.0)
-    step = integer_step(expected.dtype, quantised=quantised)
-    scale = float(np.abs(expected).max(initial=0.0)) if relative else 0.0
-    wide = np.promote_types(expected.dtype, np.float32) if relative else expected.dtype
-    reference, actual = expected.astype(wide, copy=False), value.astype(wide, copy=False)
-    if not np.allclose(actual, reference, relative, absolute * scale + step, equal_nan=True):
-        worst = np.abs(value.astype("float64") - expected.astype("float64")).max()
-        raise BundleError(
-            f"self check: {label} differs from the golden data by up to {worst:.3g}. The machine or "
-            "a library computes other numbers: do not serve this bundle here."
-        )
-
-
-def _compare_within(
-    output: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: ReducedPrecision
-) -> None:
-    function, name = output
-    error = output_error(expected, value, probability=name in precision.probabilities)
-    if error > precision.tolerance:
-        raise BundleError(
-            f"self check: {function}, output {name} has an error of {error:.3g}, above the tolerance of "
-            f"{precision.tolerance:g}. The machine or a library computes other numbers: do not serve "
-            "this bundle here."
-        )

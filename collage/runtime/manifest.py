@@ -12,6 +12,8 @@ from pathlib import Path
 from collage.errors import BackendError, BundleError, UnprovenError
 from collage.runtime.bundle_folder import MANIFEST, MAX_READ_BYTES, BundleFolder, VerifiedFile
 from collage.runtime.cpu import cpu_flags
+from collage.runtime.element_types import DTYPES
+from collage.runtime.fallback import Fallback, read_fallback
 from collage.runtime.function_names import MAIN
 from collage.runtime.gpu import gpu_problem
 from collage.runtime.json_fields import Field, FieldError, parse_json
@@ -25,11 +27,6 @@ from collage.runtime.plugin import (
 from collage.runtime.target import Target
 
 SCHEMA_VERSION = 3
-DTYPES = {
-    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
-    "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
-}  # fmt: skip
-"""Size of an element in bytes, by numpy's name."""
 DEVICES = tuple(target.value for target in Target)
 MAX_THREADS = 4096
 MAX_DIMENSIONS = 64
@@ -106,7 +103,7 @@ class FunctionGate:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The fields of a manifest for running the bundle."""
+    """The fields of a manifest for running the bundle; without functions, `executable` is ""."""
 
     executable: str
     functions: tuple[Signature, ...]
@@ -124,11 +121,25 @@ class Manifest:
     compute_capability: str = ""
     """Compute capability of the GPU target, e.g. "90"; "" on a CPU."""
     gate: tuple[FunctionGate, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    """Original models, at most one for each entry point."""
+
+    @property
+    def kept_files(self) -> frozenset[str]:
+        """Names of the files that stay open while the bundle is loaded."""
+        files = {file for fallback in self.fallbacks for file in fallback.files}
+        return frozenset(files | {self.executable} - {""})
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Names of the entries, in order of their first function."""
-        return tuple(dict.fromkeys(signature.entry for signature in self.functions))
+        """Names of the entries, in order of their first function; those without functions last."""
+        names = [signature.entry for signature in self.functions]
+        return tuple(dict.fromkeys(names + [fallback.entry for fallback in self.fallbacks]))
+
+    @property
+    def entries_without_functions(self) -> tuple[str, ...]:
+        """Names of the entries that only the fallback answers."""
+        return tuple(entry for entry in self.entries if not self.functions_of(entry))
 
     def functions_of(self, entry: str) -> tuple[Signature, ...]:
         """Return the functions of an entry, one for each shape set."""
@@ -270,8 +281,9 @@ def read_signature(raw: object) -> Signature:
 def _parse(root: Field) -> Manifest:
     precision, quantised = root.get("precision"), root.get("quantised")
     device, capability = root.get("device"), root.get("compute_capability")
+    executable, fallbacks = root["executable"], root.get("fallbacks")
     manifest = Manifest(
-        executable=root["executable"].file_name(),
+        executable=executable.file_name() if executable.value != "" else "",
         functions=tuple(map(_signature, root["functions"].items())),
         threads=root["threads"].integer(1, MAX_THREADS),
         cpu_model=root["cpu"]["model"].text(empty=True),
@@ -283,10 +295,15 @@ def _parse(root: Field) -> Manifest:
         device=Target(device.one_of(DEVICES)) if device else Target.CPU,
         compute_capability=capability.text(empty=True) if capability else "",
         gate=tuple(map(_gate, root["gate"].items())),
+        fallbacks=tuple(map(read_fallback, fallbacks.items())) if fallbacks else (),
     )
     _check_names(root["functions"], [signature.function for signature in manifest.functions])
-    if manifest.executable not in manifest.files:
-        raise FieldError(f"files has no digest of {manifest.executable}")
+    if fallbacks:
+        _check_names(fallbacks, [fallback.entry for fallback in manifest.fallbacks])
+    if not manifest.executable and (manifest.functions or not manifest.fallbacks):
+        raise root["executable"].fault("a text of 1 or more characters")
+    if missing := sorted(manifest.kept_files - set(manifest.files)):
+        raise FieldError(f"files has no digest of {missing[0]}")
     return manifest
 
 

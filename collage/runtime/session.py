@@ -77,7 +77,11 @@ class ExecutableSession:
             else _Function(signature, self._file.machine, gpu)
             for signature in signatures
         ]
+        self.calls = {signature.function: 0 for signature in signatures}
         self._names = self._functions[0].names
+        self._has_equal_names = all(
+            set(function.names) == set(self._names) for function in self._functions
+        )
         self._by_shapes: dict[Shapes, CallableFunction] = {
             tuple(tensor.shape for tensor in function.signature.inputs): function
             for function in reversed(self._functions)
@@ -95,17 +99,27 @@ class ExecutableSession:
         Raises:
             InputError: no function has such names, shapes or dtypes.
         """
+        outputs = self.run_if_taken(feeds)
+        if outputs is None:
+            raise self.mismatch(feeds)
+        return outputs
+
+    def run_if_taken(self, feeds: Mapping[str, object]) -> Outputs | None:
+        """Compute as `run`; return None if no function has these names and shapes."""
         arrays = []
         for name in self._names:
             array = feeds.get(name)
             if type(array) is not np.ndarray:
                 return self._run_any(feeds)
             arrays.append(array)
-        function = self._by_shapes.get(tuple([array.shape for array in arrays]))
-        if function is None or len(feeds) != len(arrays):
+        if len(feeds) != len(arrays):
             return self._run_any(feeds)
+        function = self._by_shapes.get(tuple([array.shape for array in arrays]))
+        if function is None:
+            return None if self._has_equal_names else self._run_any(feeds)
         with self._lock:
             use_threads(self._threads)
+            self.calls[function.signature.function] += 1
             return function.run_arrays(arrays)
 
     def run_tensors(self, feeds: Mapping[str, object], stream: int = 0) -> dict[str, DeviceTensor]:
@@ -114,29 +128,52 @@ class ExecutableSession:
         Raises:
             InputError: no function has such names, shapes or dtypes.
         """
-        values = _received(feeds, stream)
-        function = self._select(values)
+        outputs = self.run_tensors_if_taken(feeds, stream)
+        if outputs is None:
+            raise self.mismatch(feeds)
+        return outputs
+
+    def run_tensors_if_taken(
+        self, feeds: Mapping[str, object], stream: int
+    ) -> dict[str, DeviceTensor] | None:
+        """Compute as `run_tensors`; return None if no function has these names and shapes."""
+        function, values = self._select(feeds, stream)
+        if function is None:
+            return None
         with self._lock:
             use_threads(self._threads)
+            self.calls[function.signature.function] += 1
             return function.run_tensors(values, stream)
 
-    def _run_any(self, feeds: Mapping[str, object]) -> Outputs:
+    def mismatch(self, feeds: Mapping[str, object]) -> InputError:
+        """Return the error for inputs that no function takes."""
+        return InputError(_mismatch(self.signatures, _shapes(feeds)))
+
+    def _run_any(self, feeds: Mapping[str, object]) -> Outputs | None:
         """Run on any inputs accepted by `receive`."""
-        values = _received(feeds, 0)
-        function = self._select(values)
+        function, values = self._select(feeds, 0)
+        if function is None:
+            return None
         with self._lock:
             use_threads(self._threads)
+            self.calls[function.signature.function] += 1
             if not any(map(is_on_gpu, values.values())):
                 return function.run(values)
             outputs = function.run_tensors(values, 0)
             return {name: output.numpy() for name, output in outputs.items()}
 
-    def _select(self, values: Mapping[str, Received]) -> CallableFunction:
+    def _select(
+        self, feeds: Mapping[str, object], stream: int
+    ) -> tuple[CallableFunction | None, dict[str, Received]]:
+        """Return the function of these names and shapes, with the received inputs."""
+        if not any(feeds.keys() == set(function.names) for function in self._functions):
+            return None, {}
+        values = {name: receive(name, value, stream) for name, value in feeds.items()}
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         for function in self._functions:
             if shapes == {tensor.name: tensor.shape for tensor in function.signature.inputs}:
-                return function
-        raise InputError(_mismatch(self.signatures, shapes))
+                return function, values
+        return None, values
 
 
 class _Function:
@@ -194,8 +231,24 @@ class _Function:
         return dict(zip(self._outputs, outputs, strict=True))
 
 
-def _received(inputs: Mapping[str, object], stream: int) -> dict[str, Received]:
-    return {name: receive(name, value, stream) for name, value in inputs.items()}
+def shapes_text(feeds: Mapping[str, object]) -> str:
+    """Return the shapes of the inputs as text, for messages and counts.
+
+    >>> shapes_text({"x": np.zeros((3, 8)), "n": 5})
+    'x: [3, 8], n: []'
+    """
+    return ", ".join(f"{name}: {list(shape)}" for name, shape in _shapes(feeds).items())
+
+
+def _shapes(feeds: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs; a list counts as an array of one dimension."""
+    shapes = {}
+    for name, value in feeds.items():
+        shape = getattr(value, "shape", None)
+        if shape is None:
+            shape = (len(value),) if isinstance(value, list | tuple | dict) else ()
+        shapes[name] = tuple(int(extent) for extent in shape)
+    return shapes
 
 
 def _mismatch(signatures: tuple[Signature, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:

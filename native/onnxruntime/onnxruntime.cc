@@ -7,25 +7,10 @@
 
 #include "core/kernel.h"
 #include "onnxruntime/onnxruntime_session.h"
+#include "onnxruntime/onnxruntime_values.h"
 
 namespace collage {
 namespace {
-
-// The memory of a tensor allocated by ONNX Runtime; it returns to the arena with the tensor.
-class ReturnedMemory {
- public:
-  ReturnedMemory(const OnnxRuntime& runtime, ort::Value* value)
-      : runtime_(&runtime), value_(value) {}
-
-  void AllocData(DLTensor* tensor) {
-    runtime_->Call<ort::GetTensorMutableData>(value_, &tensor->data);
-  }
-  void FreeData(DLTensor*) { runtime_->Function<ort::ReleaseValue>()(value_); }
-
- private:
-  const OnnxRuntime* runtime_;
-  ort::Value* value_;
-};
 
 class OnnxRuntimeKernel : public Kernel {
  public:
@@ -67,17 +52,11 @@ class OnnxRuntimeKernel : public Kernel {
     int is_tensor = 0;
     runtime_.Call<ort::IsTensor>(value, &is_tensor);
     if (!is_tensor) TVM_FFI_THROW(TypeError) << "onnxruntime returned a value that is no tensor";
-    auto info =
-        runtime_.Make<ort::GetTensorTypeAndShape, ort::ReleaseTensorInfo, ort::TensorInfo>(value);
-    std::size_t rank = 0;
-    int element = 0;
-    runtime_.Call<ort::GetDimensionsCount>(info.get(), &rank);
-    runtime_.Call<ort::GetTensorElementType>(info.get(), &element);
-    std::vector<std::int64_t> shape(rank);
-    runtime_.Call<ort::GetDimensions>(info.get(), shape.data(), rank);
-    return tvm::ffi::Tensor::FromNDAlloc(ReturnedMemory(runtime_, value),
-                                         tvm::ffi::ShapeView(shape.data(), rank),
-                                         TensorType(element), DLDevice{kDLCPU, 0});
+    TensorFacts facts = FactsOf(runtime_, value);
+    return tvm::ffi::Tensor::FromNDAlloc(
+        ReturnedMemory(runtime_, value),
+        tvm::ffi::ShapeView(facts.shape.data(), facts.shape.size()), TensorType(facts.element),
+        DLDevice{kDLCPU, 0});
   }
 
   const OnnxRuntime& runtime_;

@@ -22,11 +22,13 @@ struct Value;
 struct Allocator;
 struct RunOptions;
 struct TensorInfo;
+struct TypeInfo;
 struct ArenaConfig;
 struct CudaOptions;
 struct TensorRtOptions;
 
 constexpr std::uint32_t kApiVersion = 5, kProviderApiVersion = 16;
+constexpr std::uint32_t kOptionalApiVersion = 10;
 constexpr int kLoggingFatal = 4;
 constexpr int kDeviceAllocator = 0, kArenaAllocator = 1;
 constexpr int kMemTypeDefault = 0;
@@ -36,6 +38,15 @@ constexpr int kOptimizeNone = 0;
 constexpr int kOptimizeBasic = 1;
 constexpr int kOptimizeExtended = 2;
 constexpr int kOptimizeAll = 99;
+
+// ONNXType
+constexpr int kTensorType = 1;
+constexpr int kSequenceType = 2;
+constexpr int kMapType = 3;
+constexpr int kOptionalType = 6;
+
+// ONNXTensorElementDataType of text
+constexpr int kStringElement = 8;
 
 struct ApiBase {
   const void* const* (*get_api)(std::uint32_t version);
@@ -61,28 +72,42 @@ using SetIntraOpNumThreads = Entry<24, Status* (*)(SessionOptions*, int)>;
 using SetInterOpNumThreads = Entry<25, Status* (*)(SessionOptions*, int)>;
 using SessionGetInputCount = Entry<30, Status* (*)(const Session*, std::size_t*)>;
 using SessionGetOutputCount = Entry<31, Status* (*)(const Session*, std::size_t*)>;
+using SessionGetInputTypeInfo = Entry<33, Status* (*)(const Session*, std::size_t, TypeInfo**)>;
 using SessionGetInputName = Entry<36, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
 using SessionGetOutputName =
     Entry<37, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
 using CreateRunOptions = Entry<39, Status* (*)(RunOptions**)>;
+using CreateTensor =
+    Entry<48, Status* (*)(Allocator*, const std::int64_t*, std::size_t, int, Value**)>;
 using CreateTensorWithData = Entry<49, Status* (*)(const MemoryInfo*, void*, std::size_t,
                                                    const std::int64_t*, std::size_t, int, Value**)>;
 using IsTensor = Entry<50, Status* (*)(const Value*, int*)>;
 using GetTensorMutableData = Entry<51, Status* (*)(Value*, void**)>;
+using FillStringTensor = Entry<52, Status* (*)(Value*, const char* const*, std::size_t)>;
+using GetStringTensorDataLength = Entry<53, Status* (*)(const Value*, std::size_t*)>;
+using GetStringTensorContent =
+    Entry<54, Status* (*)(const Value*, void*, std::size_t, std::size_t*, std::size_t)>;
+using CastTypeInfoToTensorInfo = Entry<55, Status* (*)(const TypeInfo*, const TensorInfo**)>;
+using GetOnnxTypeFromTypeInfo = Entry<56, Status* (*)(const TypeInfo*, int*)>;
 using GetTensorElementType = Entry<60, Status* (*)(const TensorInfo*, int*)>;
 using GetDimensionsCount = Entry<61, Status* (*)(const TensorInfo*, std::size_t*)>;
 using GetDimensions = Entry<62, Status* (*)(const TensorInfo*, std::int64_t*, std::size_t)>;
 using GetTensorTypeAndShape = Entry<65, Status* (*)(const Value*, TensorInfo**)>;
+using GetValueType = Entry<67, Status* (*)(const Value*, int*)>;
 using CreateMemoryInfo =
     Entry<68, Status* (*)(const char* name, int allocator, int id, int kind, MemoryInfo**)>;
 using CreateCpuMemoryInfo = Entry<69, Status* (*)(int, int, MemoryInfo**)>;
 using AllocatorFree = Entry<76, Status* (*)(Allocator*, void*)>;
 using GetDefaultAllocator = Entry<78, Status* (*)(Allocator**)>;
+using GetValue = Entry<80, Status* (*)(const Value*, int, Allocator*, Value**)>;
+using GetValueCount = Entry<81, Status* (*)(const Value*, std::size_t*)>;
+using CreateValue = Entry<82, Status* (*)(const Value* const*, std::size_t, int, Value**)>;
 using ReleaseStatus = Entry<93, void (*)(Status*)>;
 using ReleaseMemoryInfo = Entry<94, void (*)(MemoryInfo*)>;
 using ReleaseSession = Entry<95, void (*)(Session*)>;
 using ReleaseValue = Entry<96, void (*)(Value*)>;
 using ReleaseRunOptions = Entry<97, void (*)(RunOptions*)>;
+using ReleaseTypeInfo = Entry<98, void (*)(TypeInfo*)>;
 using ReleaseTensorInfo = Entry<99, void (*)(TensorInfo*)>;
 using ReleaseSessionOptions = Entry<100, void (*)(SessionOptions*)>;
 using CreateEnvWithGlobalThreadPools =
@@ -97,6 +122,8 @@ using SetGlobalIntraOpNumThreads = Entry<147, Status* (*)(ThreadingOptions*, int
 using SetGlobalInterOpNumThreads = Entry<148, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalSpinControl = Entry<149, Status* (*)(ThreadingOptions*, int)>;
 using AddRunConfigEntry = Entry<165, Status* (*)(RunOptions*, const char*, const char*)>;
+
+using HasValue = Entry<192, Status* (*)(const Value*, int*)>;
 
 // Options of an execution provider: created with defaults, then changed by keys and values.
 template <class Options>

@@ -7,9 +7,7 @@
 #include "core/library.h"
 
 namespace collage {
-namespace {
 
-// ONNXTensorElementDataType of a tensor.
 int ElementType(DLDataType type) {
   switch (type.lanes == 1 ? static_cast<int>(type.code) : -1) {
     case kDLFloat:
@@ -42,6 +40,8 @@ int ElementType(DLDataType type) {
                            << " bits";
   TVM_FFI_UNREACHABLE();
 }
+
+namespace {
 
 int OptimizationLevel(const std::string& name) {
   if (name == "all") return ort::kOptimizeAll;

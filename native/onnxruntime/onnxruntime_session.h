@@ -68,6 +68,9 @@ class OnnxRuntime {
 // The DLPack type of an ONNXTensorElementDataType.
 DLDataType TensorType(int element);
 
+// ONNXTensorElementDataType of a DLPack type.
+int ElementType(DLDataType type);
+
 // An OrtValue around memory of the caller, recreated only for another address, dtype or shape.
 class WrappedTensor {
  public:

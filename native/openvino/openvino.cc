@@ -8,111 +8,19 @@
 // OpenVINO reads the ONNX bytes itself. One core serves the process; each kernel has one stream, as
 // many threads as the process, and one inference request. Tensors are wrapped, never copied; a
 // wrapper is kept as long as the executable passes the same memory.
-#include <openvino/c/openvino.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/kernel.h"
 #include "core/library.h"
+#include "openvino/openvino_api.h"
 
 namespace collage {
 namespace {
-
-// The C functions in use. The headers give their types; dlsym gives their addresses.
-#define COLLAGE_OPENVINO_FUNCTIONS(F)            \
-  F(ov_core_create)                              \
-  F(ov_core_read_model_from_memory_buffer)       \
-  F(ov_core_compile_model_props)                 \
-  F(ov_model_free)                               \
-  F(ov_model_reshape_by_port_indexes)            \
-  F(ov_shape_to_partial_shape)                   \
-  F(ov_partial_shape_free)                       \
-  F(ov_compiled_model_inputs_size)               \
-  F(ov_compiled_model_outputs_size)              \
-  F(ov_compiled_model_create_infer_request)      \
-  F(ov_compiled_model_free)                      \
-  F(ov_infer_request_set_input_tensor_by_index)  \
-  F(ov_infer_request_set_output_tensor_by_index) \
-  F(ov_infer_request_infer)                      \
-  F(ov_infer_request_free)                       \
-  F(ov_tensor_create_from_host_ptr)              \
-  F(ov_tensor_free)                              \
-  F(ov_get_error_info)                           \
-  F(ov_get_last_err_msg)
-
-class OpenVino {
- public:
-  static const OpenVino& Get() {
-    static const OpenVino* runtime = nullptr;
-    static std::mutex mutex;
-    std::lock_guard<std::mutex> lock(mutex);
-    if (runtime == nullptr) runtime = new OpenVino();
-    return *runtime;
-  }
-
-  void Check(ov_status_e status) const {
-    if (status == ov_status_e::OK) return;
-    const char* message = ov_get_last_err_msg();
-    TVM_FFI_THROW(RuntimeError) << "openvino: " << ov_get_error_info(status) << ": "
-                                << (message == nullptr ? "" : message);
-  }
-
-  const ov_core_t* core() const { return core_; }
-
-#define COLLAGE_DECLARE(name) decltype(&::name) name;
-  COLLAGE_OPENVINO_FUNCTIONS(COLLAGE_DECLARE)
-#undef COLLAGE_DECLARE
-
- private:
-  OpenVino() {
-    void* library = OpenLibrary("openvino");
-#define COLLAGE_FIND(name) name = FindSymbolAs<decltype(&::name)>(library, "openvino", #name);
-    COLLAGE_OPENVINO_FUNCTIONS(COLLAGE_FIND)
-#undef COLLAGE_FIND
-    Check(ov_core_create(&core_));
-  }
-
-  ov_core_t* core_ = nullptr;
-};
-
-ov_element_type_e ElementType(DLDataType type) {
-  switch (type.lanes == 1 ? static_cast<int>(type.code) : -1) {
-    case kDLFloat:
-      if (type.bits == 32) return F32;
-      if (type.bits == 16) return F16;
-      if (type.bits == 64) return F64;
-      break;
-    case kDLInt:
-      if (type.bits == 8) return I8;
-      if (type.bits == 16) return I16;
-      if (type.bits == 32) return I32;
-      if (type.bits == 64) return I64;
-      break;
-    case kDLUInt:
-      if (type.bits == 1) return BOOLEAN;
-      if (type.bits == 8) return U8;
-      if (type.bits == 16) return U16;
-      if (type.bits == 32) return U32;
-      if (type.bits == 64) return U64;
-      break;
-    case kDLBool:
-      return BOOLEAN;
-    case kDLBfloat:
-      return BF16;
-    default:
-      break;
-  }
-  TVM_FFI_THROW(TypeError) << "openvino has no element type for DLPack code "
-                           << static_cast<int>(type.code) << " with " << static_cast<int>(type.bits)
-                           << " bits";
-  TVM_FFI_UNREACHABLE();
-}
 
 // What a parameter of the request is bound to; bound anew only when memory, dtype or shape changes.
 class Binding {
@@ -130,8 +38,8 @@ class Binding {
     shape_.assign(tensor->shape, tensor->shape + tensor->ndim);
     ov_shape_t shape{static_cast<std::int64_t>(shape_.size()), shape_.data()};
     ov_tensor_t* wrapped = nullptr;
-    runtime.Check(
-        runtime.ov_tensor_create_from_host_ptr(ElementType(tensor->dtype), shape, data_, &wrapped));
+    runtime.Check(runtime.ov_tensor_create_from_host_ptr(OpenVinoType(tensor->dtype), shape, data_,
+                                                         &wrapped));
     tensor_ = {wrapped, runtime.ov_tensor_free};
     return wrapped;
   }
@@ -177,9 +85,7 @@ class OpenVinoKernel : public Kernel {
         request_(nullptr, runtime_.ov_infer_request_free) {
     if (spec.blob->tensors().empty()) TVM_FFI_THROW(ValueError) << "the blob holds no ONNX model";
     Compile(spec);
-    ov_infer_request_t* request = nullptr;
-    runtime_.Check(runtime_.ov_compiled_model_create_infer_request(model_.get(), &request));
-    request_.reset(request);
+    request_ = runtime_.MakeRequest(model_.get());
     std::size_t outputs = 0;
     runtime_.Check(runtime_.ov_compiled_model_inputs_size(model_.get(), &inputs_));
     runtime_.Check(runtime_.ov_compiled_model_outputs_size(model_.get(), &outputs));
@@ -213,25 +119,9 @@ class OpenVinoKernel : public Kernel {
  private:
   void Compile(const KernelSpec& spec) {
     const TensorView& bytes = spec.blob->tensors()[0];
-    ov_model_t* model = nullptr;
-    runtime_.Check(runtime_.ov_core_read_model_from_memory_buffer(
-        runtime_.core(), static_cast<const char*>(bytes.data), bytes.nbytes, nullptr, &model));
-    std::unique_ptr<ov_model_t, decltype(&ov_model_free)> guard(model, runtime_.ov_model_free);
-    Reshape(*spec.blob, model);
-    std::string threads = std::to_string(spec.threads);
-    std::string precision = spec.blob->GetString("inference_precision", "f32");
-    std::vector<std::pair<std::string, std::string>> config = spec.blob->GetPairs("config");
-    RefusePaths(config, "config");
-    std::vector<ov_property_t> properties = {{"INFERENCE_NUM_THREADS", threads.c_str()},
-                                             {"NUM_STREAMS", "1"},
-                                             {"PERFORMANCE_HINT", "LATENCY"},
-                                             {"INFERENCE_PRECISION_HINT", precision.c_str()}};
-    if (spec.blob->GetInt("alone", 0) == 0) properties.push_back({"ENABLE_CPU_PINNING", "NO"});
-    for (const auto& [key, value] : config) properties.push_back({key.c_str(), value.c_str()});
-    ov_compiled_model_t* compiled = nullptr;
-    runtime_.Check(runtime_.ov_core_compile_model_props(
-        runtime_.core(), model, "CPU", properties.size(), properties.data(), &compiled));
-    model_.reset(compiled);
+    OpenVinoModel model = runtime_.Read({static_cast<const char*>(bytes.data), bytes.nbytes});
+    Reshape(*spec.blob, model.get());
+    model_ = runtime_.Compile(spec, model.get());
   }
 
   // Gives the inputs of the model the shapes that the blob names for them.
@@ -265,8 +155,8 @@ class OpenVinoKernel : public Kernel {
   }
 
   const OpenVino& runtime_;
-  std::unique_ptr<ov_compiled_model_t, decltype(&ov_compiled_model_free)> model_;
-  std::unique_ptr<ov_infer_request_t, decltype(&ov_infer_request_free)> request_;
+  OpenVinoCompiled model_;
+  OpenVinoRequest request_;
   std::size_t inputs_ = 0;
   std::vector<int> places_;        // of the kernel's inputs among the model's
   std::vector<Binding> bindings_;  // inputs, then outputs

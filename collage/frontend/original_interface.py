@@ -1,0 +1,121 @@
+"""Inputs and outputs of an original model, with every type of ONNX.
+
+ONNX Runtime accepts values for an initialiser that is also an input, from version 4 of the file format on;
+callers may leave such an input out. Older files list every initialiser among the inputs, and callers
+cannot override any.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from collage.errors import ModelError
+from collage.frontend.model_files import open_model
+from collage.runtime.fallback import ModelValue
+from collage.runtime.value_types import ELEMENTS, STRING, Kind, ValueType
+
+FIRST_OVERRIDABLE_IR = 4
+"""First version of the file format whose initialisers can be overridden by inputs."""
+
+
+@dataclass(frozen=True)
+class OriginalInterface:
+    """Inputs and outputs of a model, in the order of the file."""
+
+    inputs: tuple[ModelValue, ...]
+    outputs: tuple[ModelValue, ...]
+    sha256: str
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether an executable could have these inputs and outputs."""
+        return all(value.type.is_numeric for value in (*self.inputs, *self.outputs))
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether an input has several shapes."""
+        return any(value.shape is None or -1 in value.shape for value in self.inputs)
+
+
+def read_interface(path: Path) -> OriginalInterface:
+    """Read the inputs and outputs of the model at `path`.
+
+    Raises:
+        ModelError: no model, or a type that no framework passes to its callers.
+    """
+    with open_model(path) as files:
+        model = onnx.load_from_string(files.data)
+        digest = files.digest
+    graph = model.graph
+    defaults = {tensor.name for tensor in graph.initializer}
+    defaults |= {tensor.values.name for tensor in graph.sparse_initializer}
+    inputs = [
+        value
+        for value in graph.input
+        if value.name not in defaults or model.ir_version >= FIRST_OVERRIDABLE_IR
+    ]
+    try:
+        return OriginalInterface(_values(inputs, defaults), _values(graph.output, set()), digest)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _values(infos: Iterable[onnx.ValueInfoProto], defaults: Set[str]) -> tuple[ModelValue, ...]:
+    return tuple(
+        ModelValue(
+            info.name,
+            _type(info.type, info.name),
+            _shape(info.type),
+            has_default=info.name in defaults,
+            place=place,
+        )
+        for place, info in enumerate(infos)
+    )
+
+
+def _type(proto: onnx.TypeProto, name: str) -> ValueType:
+    match proto.WhichOneof("value"):
+        case "tensor_type":
+            return ValueType(Kind.TENSOR, _element(proto.tensor_type.elem_type, name))
+        case "sequence_type":
+            return ValueType(Kind.SEQUENCE, element=_type(proto.sequence_type.elem_type, name))
+        case "optional_type":
+            return ValueType(Kind.OPTIONAL, element=_type(proto.optional_type.elem_type, name))
+        case "map_type":
+            key = _element(proto.map_type.key_type, name)
+            return ValueType(Kind.MAP, key, _type(proto.map_type.value_type, name))
+        case kind:
+            raise ModelError(
+                f"{name!r} is of the type {kind or 'unknown'}, which no framework passes to its callers;"
+                " export the model with tensors, sequences or maps there"
+            )
+
+
+def _element(number: int, name: str) -> str:
+    dtype = STRING if number == onnx.TensorProto.STRING else _dtype(number)
+    if dtype not in ELEMENTS:
+        raise ModelError(
+            f"{name!r} has elements of type {dtype or number}, which no framework passes to its callers;"
+            " export the model with another type there"
+        )
+    return dtype
+
+
+def _dtype(number: int) -> str:
+    try:
+        return str(helper.tensor_dtype_to_np_dtype(number).name)
+    except KeyError:
+        return ""
+
+
+def _shape(proto: onnx.TypeProto) -> tuple[int, ...] | None:
+    tensor = proto.tensor_type
+    if not proto.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else -1
+        for dim in tensor.shape.dim
+    )
