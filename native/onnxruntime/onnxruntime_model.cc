@@ -13,8 +13,6 @@
 namespace collage {
 namespace {
 
-namespace ffi = tvm::ffi;
-
 constexpr char kWeightsFolder[] = "session.model_external_initializers_file_folder_path";
 
 class OnnxRuntimeModel : public OriginalModel {
@@ -61,6 +59,7 @@ class OnnxRuntimeModel : public OriginalModel {
  private:
   ModelValues Returned(const std::vector<ort::Value*>& results) const {
     std::vector<OwnedValue> owned;
+    owned.reserve(results.size());
     for (ort::Value* result : results) {
       owned.emplace_back(result, runtime_.Function<ort::ReleaseValue>());
     }

@@ -94,7 +94,7 @@ ModelValue TensorFrom(const OnnxRuntime& runtime, OwnedValue value) {
   ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(
       ReturnedMemory(runtime, value.get()), ffi::ShapeView(facts.shape.data(), facts.shape.size()),
       type, DLDevice{kDLCPU, 0});
-  value.release();
+  static_cast<void>(value.release());  // the tensor owns it
   return tensor;
 }
 
