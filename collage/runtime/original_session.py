@@ -139,12 +139,11 @@ def file_folder(file: VerifiedFile) -> str:
     """
     path = file.path.absolute()
     try:
-        is_same = file.is_same(os.stat(path, follow_symlinks=False))
-    except OSError:
-        is_same = False
-    if not is_same:
-        raise BundleError(f"{path} is not the file that was verified; {TRUSTED_FOLDER_ADVICE}")
-    return str(path.parent)
+        if file.is_same(os.stat(path, follow_symlinks=False)):
+            return str(path.parent)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+    raise BundleError(f"{path} is not the file that was verified; {TRUSTED_FOLDER_ADVICE}")
 
 
 def _first_line(error: Exception) -> str:

@@ -91,10 +91,10 @@ ModelValue TensorFrom(const OnnxRuntime& runtime, OwnedValue value) {
   TensorFacts facts = FactsOf(runtime, value.get());
   if (facts.element == ort::kStringElement) return StringsOf(runtime, value.get(), facts);
   DLDataType type = IsFloat8(facts.element) ? kByte : TensorType(facts.element);
+  ort::Value* memory = value.release();  // the tensor owns it
   ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(
-      ReturnedMemory(runtime, value.get()), ffi::ShapeView(facts.shape.data(), facts.shape.size()),
-      type, DLDevice{kDLCPU, 0});
-  static_cast<void>(value.release());  // the tensor owns it
+      ReturnedMemory(runtime, memory), ffi::ShapeView(facts.shape.data(), facts.shape.size()), type,
+      DLDevice{kDLCPU, 0});
   return tensor;
 }
 

@@ -1,12 +1,9 @@
-// Regions in OpenVINO on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries:
-//   inference_precision  "f32" (default), "bf16" or "f16": precision of matrix products
-//   config               [key, value, key, value, ...]: more properties of the compiled model
-//   alone                1: OpenVINO pins its threads, for a process without other computation
-//   shapes               [rank, extents..., rank, extents..., ...]: shapes for the model's inputs
-//   inputs               [index, ...]: the model's input for each input of the kernel; default: in order
+// Regions in OpenVINO on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries are those of openvino_api.h,
+// and
+//   shapes  [rank, extents..., rank, extents..., ...]: shapes for the model's inputs
+//   inputs  [index, ...]: the model's input for each input of the kernel; default: in order
 //
-// OpenVINO reads the ONNX bytes itself. One core serves the process; each kernel has one stream, as
-// many threads as the process, and one inference request. Tensors are wrapped, never copied; a
+// OpenVINO reads the ONNX bytes itself. A kernel has one inference request. Tensors are wrapped, never copied; a
 // wrapper is kept as long as the executable passes the same memory.
 #include <algorithm>
 #include <cstring>
