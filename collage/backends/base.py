@@ -6,7 +6,7 @@ turns it into an invalid cost.
 
 import abc
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from collage.errors import BackendError
 from collage.graph.index_set import IndexSet, index_set
 from collage.rules.backend_style import BackendStyle as BackendStyle  # for authors of backends
+from collage.rules.composites import LabelledNodes
 from collage.runtime.cpu import bf16_reason
 
 if TYPE_CHECKING:
@@ -135,6 +137,8 @@ class Backend(abc.ABC):
     peak."""
     variants: tuple[str, ...] = ("",)
     """Names of its implementations of a region; each is a candidate of its own."""
+    labels: tuple[str, ...] = ()
+    """Labels of `Composite` rules: its implementations of certain regions, for `compile_labelled`."""
     reduced: Mapping[str, str] = MappingProxyType({})
     """Variants with products in reduced precision ("bf16", "tf32"), by name. They are candidates only with
     the user's permission, on regions with a product, within the error budget."""
@@ -180,6 +184,30 @@ class Backend(abc.ABC):
         Raises:
             BackendError: the toolchain refuses the region; its message is the reason.
         """
+
+    def compile_labelled(
+        self,
+        function: "Function",
+        nodes: IndexSet,
+        context: BuildContext,
+        *,
+        variant: str,
+        composites: Sequence[LabelledNodes],
+    ) -> Kernel:
+        """Compile a region whose implementation a rule has chosen.
+
+        Args:
+            function: function of the region.
+            nodes: nodes of the region.
+            context: number of threads, and folders.
+            variant: name in `variants` or `reduced`.
+            composites: disjoint parts of the region with their labels, from `labels`; at least one.
+
+        Raises:
+            BackendError: the implementation refuses the region; its message is the reason.
+        """
+        names = ", ".join(composite.label for composite in composites)
+        raise BackendError(f"{self.name} has no implementation {names}")
 
     def reduced_reason(self) -> str:
         """Return why this machine has no reduced-precision variants, "" where it has."""

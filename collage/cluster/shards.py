@@ -60,11 +60,12 @@ class ShardRequest(_Document):
     nodes: str
     backend: str
     variant: str
+    label: str
     key: str
 
     def work(self, function: str) -> MeasurementRequest:
         return MeasurementRequest(
-            function, IndexSet(int(self.nodes, 16)), self.backend, self.variant
+            function, IndexSet(int(self.nodes, 16)), self.backend, self.variant, self.label
         )
 
 
@@ -81,7 +82,7 @@ class Batch(_Document):
         shards: requests of each completion index.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     purpose: Purpose = "measure"
     fetches: bool = False
     request: str
@@ -206,5 +207,9 @@ def write_batch(
 def _written(candidate: KeyedRequest) -> ShardRequest:
     work = candidate.work
     return ShardRequest(
-        nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=candidate.key
+        nodes=hex(work.nodes),
+        backend=work.backend,
+        variant=work.variant,
+        label=work.label,
+        key=candidate.key,
     )

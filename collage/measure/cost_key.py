@@ -63,5 +63,7 @@ class CostKeys:
         """Yield the key of the request, then its keys after similar cache flushes, nearest first."""
         digest = self._digest(self._functions[work.function], work.nodes)
         kernel = f"{self._identities[work.backend]} {work.variant}"
+        if work.label:
+            kernel += f" label={work.label}"
         for size in (self._sweep.size_bytes, *self._sweep.similar):
             yield cost_key(digest, f"{kernel} sweep={size}", self.environment)

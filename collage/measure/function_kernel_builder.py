@@ -31,7 +31,7 @@ from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
 from collage.measure.kernel_builder import Prepared
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
-from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.measurement_request import MeasurementRequest, compile_request
 from collage.measure.messages import Setup
 from collage.measure.timing import Call
 from collage.runtime.arrays import aligned_copy
@@ -87,7 +87,7 @@ class FunctionKernelBuilder:
         if backend is None:
             raise BackendError(f"the backend {work.backend} is not available in the worker")
         function = self._functions[work.function]
-        return backend.compile(function, work.nodes, self._build, work.variant)
+        return compile_request(backend, function, work, self._build)
 
     def function(self, name: str) -> Function:
         """Return the function of that name."""

@@ -21,11 +21,19 @@ from collage.rules import Candidate, find_candidates, single_backend_partition
 
 @dataclass(frozen=True)
 class ListedCandidate:
-    """A region with the backend's variants of it."""
+    """A region with the backend's variants of it.
+
+    Attributes:
+        nodes: names of its nodes.
+        label: name of the pattern, else the operators.
+        variants: variants of the backend.
+        implementations: labels of `Composite` rules; each is a candidate in every variant.
+    """
 
     nodes: tuple[str, ...]
     label: str
     variants: tuple[str, ...]
+    implementations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,13 @@ def _by_region(function: Function, candidates: list[Candidate]) -> tuple[ListedC
             tuple(function.graph.nodes[i].name for i in indices(inside)),
             _label(region_candidates),
             tuple(dict.fromkeys(candidate.variant for candidate in region_candidates)),
+            tuple(
+                dict.fromkeys(
+                    candidate.implementation
+                    for candidate in region_candidates
+                    if candidate.implementation
+                )
+            ),
         )
         for inside, region_candidates in variants.items()
     )

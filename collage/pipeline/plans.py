@@ -1,11 +1,12 @@
 """Complete plans with their executables."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Kernel
 from collage.frontend.region import region_values
+from collage.measure.measurement_request import MeasurementRequest, compile_request
 from collage.pipeline.compile_context import CompileContext
 from collage.rules.rule import HOST
 from collage.search.function_search import FunctionSearch
@@ -33,7 +34,7 @@ class WholePlans:
     context: CompileContext
     named: dict[str, NamedPlan] = field(default_factory=dict)
     kernels: dict[str, FunctionPlan] = field(default_factory=dict)
-    _compiled: dict[Hashable, Kernel] = field(default_factory=dict)
+    _compiled: dict[MeasurementRequest, Kernel] = field(default_factory=dict)
 
     def assemble(self, plan: NamedPlan) -> PlanExecutable:
         """Write the executable of one plan."""
@@ -78,11 +79,10 @@ class WholePlans:
 
     def _kernel(self, option: Option) -> Kernel:
         enumerated = self.search.enumerated
-        variant = enumerated.work[option.key].variant
-        key = (option.nodes, option.backend, variant)
-        if key not in self._compiled:
+        request = replace(enumerated.work[option.key], nodes=option.nodes)
+        if request not in self._compiled:
             backend = next(b for b in self.context.backends if b.name == option.backend)
-            self._compiled[key] = backend.compile(
-                enumerated.function, option.nodes, self.context.build, variant
+            self._compiled[request] = compile_request(
+                backend, enumerated.function, request, self.context.build
             )
-        return self._compiled[key]
+        return self._compiled[request]

@@ -64,7 +64,7 @@ class CandidateListing:
         self.costs = search.costs
         self.alone = search.lazy.costs
         self.graph = search.enumerated.function.graph
-        self.variants = {key: work.variant for key, work in search.enumerated.work.items()}
+        self.variants = {key: work.implementation for key, work in search.enumerated.work.items()}
         self.chosen = set(result.chosen.plan.options)
         problem = search.enumerated.problem
         self.options = [option for option in problem.ordered if option.backend != HOST]

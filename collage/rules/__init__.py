@@ -8,6 +8,7 @@ from collage.rules.candidates import (
 )
 from collage.rules.coalesce import MaxCoalesce, coalesce
 from collage.rules.combine import (
+    FUSE_OPS_KINDS,
     AllSimple,
     ByAnchor,
     ByKind,
@@ -23,6 +24,7 @@ from collage.rules.tvm_fusion import FuseOps, native_rule
 from collage.rules.wrap import Composite, OnlyValid, Primitive, Union
 
 __all__ = [
+    "FUSE_OPS_KINDS",
     "HOST",
     "AllSimple",
     "ByAnchor",

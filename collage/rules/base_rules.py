@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.dynamic_shape_groups import contract_groups
-from collage.graph.index_set import IndexSet, is_subset
+from collage.graph.index_set import IndexSet, indices, is_subset
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
 from collage.rules.pattern import Match, Pattern, matches
@@ -42,15 +42,18 @@ class DFPattern(PartitionRule):
 
 @dataclass(frozen=True)
 class OpPredicate(PartitionRule):
-    """Every single node without a reason from `unsupported(graph, index)`."""
+    """Every single node without a reason from `unsupported(graph, index)`.
+
+    A dynamic-shape group counts as one node; each of its nodes must be without a reason.
+    """
 
     unsupported: Callable[[DataflowGraph, int], str | None] = field(repr=False)
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, 1 << node.index), spec, "OpPredicate")
-            for node in graph.nodes
-            if self.unsupported(graph, node.index) is None
+            Candidate(SubGraph(graph, group), spec, "OpPredicate")
+            for group in contract_groups(graph)[1]
+            if all(self.unsupported(graph, index) is None for index in indices(group))
         ]
 
 
@@ -70,15 +73,23 @@ class Singles(PartitionRule):
 
 @dataclass(frozen=True)
 class OpCallByKind(PartitionRule):
-    """Every call to a fusable operator: no tuple, no opaque operator."""
+    """Every call to a fusable operator: no tuple, no opaque operator.
+
+    Attributes:
+        highest: highest kind of a fusable operator.
+        nodes: nodes to list; None for all.
+    """
 
     highest: OpPatternKind = OpPatternKind.OUT_ELEMWISE_FUSABLE
+    nodes: IndexSet | None = None
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
             Candidate(SubGraph(graph, 1 << node.index), spec, "OpCallByKind")
             for node in graph.nodes
-            if node.kind <= self.highest and node.op not in ("constant", "tuple", "tuple_get_item")
+            if node.kind <= self.highest
+            and node.op not in ("constant", "tuple", "tuple_get_item")
+            and (self.nodes is None or self.nodes >> node.index & 1)
         ]
 
 

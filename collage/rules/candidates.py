@@ -12,13 +12,17 @@ Nothing is pruned. Upstream keeps maximal candidates only and loses the optimum 
 (defect D4); here the lazy search selects the candidates to measure.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from collage.errors import OptionError
+from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set, is_subset
 from collage.rules.backend_style import BackendStyle, style_partition, style_rule
 from collage.rules.base_rules import Host, Singles
 from collage.rules.coalesce import greedy_partition
+from collage.rules.composites import composites_of
 from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec, unique
 
 if TYPE_CHECKING:
@@ -50,6 +54,11 @@ class CandidateBackend(Protocol):
         """Variants in reduced precision, each with its precision."""
         ...
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of composites, each an implementation of certain regions."""
+        ...
+
     def unsupported(self, function: "Function", node: int) -> str | None:
         """Return why `node` cannot run here, or None when it can."""
         ...
@@ -72,6 +81,9 @@ def find_candidates(
         function: an imported function.
         backends: available backends; the host's candidates are added.
         may_reduce: list the reduced variants of backends too, if this machine supports them; default False.
+
+    Raises:
+        OptionError: a rule chooses an implementation that its backend lacks.
     """
     graph = function.graph
     products = product_nodes(function) if may_reduce else 0
@@ -81,13 +93,15 @@ def find_candidates(
     for backend in backends:
         supported = supported_nodes(function, backend)
         own_rule = backend.rule(function)
-        rule = own_rule or style_rule(backend.style, supported)
+        rule = own_rule or style_rule(
+            backend.style, supported, functools.partial(backend.unsupported, function)
+        )
         offers_reduced = may_reduce and not backend.reduced_reason()
         for variant in (*backend.variants, *(backend.reduced if offers_reduced else ())):
             spec = PartitionSpec(backend.name, variant)
-            listed = list(rule.candidates(graph, spec))
+            listed = _labelled(rule.candidates(graph, spec), backend)
             if own_rule is None or variant == backend.variants[0]:
-                listed += Singles(supported).candidates(graph, spec)
+                listed = with_singles(listed, supported, graph, spec=spec)
             if own_rule is not None:
                 listed += greedy_partition(listed)
             else:
@@ -117,8 +131,33 @@ def single_backend_partition(
     rule = backend.rule(function)
     if rule is None:
         return style_partition(graph, backend.style, supported, spec)
+    listed = rule.candidates(graph, spec)
+    return greedy_partition(with_singles(listed, supported, graph, spec=spec))
+
+
+def with_singles(
+    listed: Sequence[Candidate], supported: IndexSet, graph: DataflowGraph, *, spec: PartitionSpec
+) -> list[Candidate]:
+    """Add the supported single nodes that a rule does not list; its own may have labels."""
+    alone = {candidate.inside for candidate in listed}
     singles = Singles(supported).candidates(graph, spec)
-    return greedy_partition([*rule.candidates(graph, spec), *singles])
+    return [*listed, *(single for single in singles if single.inside not in alone)]
+
+
+def _labelled(candidates: Sequence[Candidate], backend: CandidateBackend) -> list[Candidate]:
+    """Check that the backend has the labels of its rule's candidates."""
+    labels = {
+        composite.label
+        for candidate in candidates
+        for composite in composites_of(candidate.sub_graph)
+    }
+    if missing := sorted(labels - {*backend.labels}):
+        own = f"it has {', '.join(backend.labels)}" if backend.labels else "it has none"
+        raise OptionError(
+            f"the rule of {backend.name} chooses the implementation {missing[0]!r} with Composite, and "
+            f"{own}: use one of its labels, or leave Composite out"
+        )
+    return list(candidates)
 
 
 def product_nodes(function: "Function") -> IndexSet:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, indices
 from collage.graph.sub_graph import NO_LIMITS, SubGraphConfig
-from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 
 class Groups:
@@ -155,6 +155,9 @@ class MaxCoalesce(PartitionRule):
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return coalesce(greedy_partition(self.rule.candidates(graph, spec)), self.config)
+
+    def refusals(self, graph: DataflowGraph) -> list[Refusal]:
+        return self.rule.refusals(graph)
 
 
 def greedy_partition(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -8,15 +8,16 @@ largest ones; a graph with a wide fan-in has exponentially many.
 """
 
 import abc
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
 from collage.graph.dataflow import DataflowGraph
-from collage.graph.index_set import IndexSet, first, indices
+from collage.graph.index_set import IndexSet, first, index_set, indices
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
-from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 Kind = OpPatternKind
 
@@ -188,41 +189,56 @@ class Constants(Combiner):
 class ByAnchor(Combiner):
     """Join candidates with anchors (convolutions, matrix products); `AllSimple` never joins these.
 
-    Vertical: an anchored producer and its anchored consumer. Horizontal: two independent candidates with the
-    same anchor operator and a common input value (Q, K and V).
+    Vertical: an anchored producer and its anchored consumer. Horizontal: independent candidates with one
+    anchor each, of one operator and with a common first operand (Q, K and V). All siblings are joined
+    together, once with the smallest and once with the largest candidate of each anchor: the number of
+    subsets doubles with each sibling, and a common operand that is read once gains most for all.
     """
 
     horizontal: bool = False
 
     def unions(self, pool: Pool) -> Iterator[SubGraph]:
-        pairs = self._siblings(pool) if self.horizontal else pool.touching()
-        for left, right in pairs:
-            if left.kind == right.kind == Kind.OUT_ELEMWISE_FUSABLE:
-                yield left.disjoint_union(right)
+        if self.horizontal:
+            yield from self._siblings(pool)
+            return
+        for up, down in pool.touching():
+            if up.kind == down.kind == Kind.OUT_ELEMWISE_FUSABLE:
+                yield up.disjoint_union(down)
 
-    def _siblings(self, pool: Pool) -> Iterator[tuple[SubGraph, SubGraph]]:
-        readers: dict[str, list[int]] = {}
-        for number, sub_graph in enumerate(pool.sub_graphs):
-            for value in sub_graph.input_values:
-                for earlier in readers.get(value, ()):
-                    if number >= pool.old and self._fit(pool.sub_graphs[earlier], sub_graph):
-                        yield pool.sub_graphs[earlier], sub_graph
-                readers.setdefault(value, []).append(number)
+    def _siblings(self, pool: Pool) -> Iterator[SubGraph]:
+        by_anchor: dict[int, list[SubGraph]] = {}
+        for sub_graph in pool.sub_graphs:
+            anchors = _anchors(sub_graph)
+            if anchors.bit_count() == 1:
+                by_anchor.setdefault(first(anchors), []).append(sub_graph)
+        siblings: dict[tuple[str, str], list[int]] = {}
+        for anchor in sorted(by_anchor):
+            node = pool.graph.nodes[anchor]
+            siblings.setdefault((node.inputs[0] if node.inputs else "", node.op), []).append(anchor)
+        for (value, _), group in siblings.items():
+            if not value or len(group) < 2:
+                continue
+            sizes = [sorted(by_anchor[anchor], key=_small_first) for anchor in group]
+            for members in ([each[0] for each in sizes], [each[-1] for each in sizes]):
+                if _is_independent(members):
+                    yield functools.reduce(SubGraph.disjoint_union, members)
 
-    @staticmethod
-    def _fit(left: SubGraph, right: SubGraph) -> bool:
-        if not left.is_disjoint(right) or not _anchors(left) or _anchors(left) != _anchors(right):
-            return False
-        return not left.downstream & right.inside and not right.downstream & left.inside
 
-
-def _anchors(sub_graph: SubGraph) -> frozenset[str]:
+def _anchors(sub_graph: SubGraph) -> IndexSet:
     nodes = sub_graph.graph.nodes
-    return frozenset(
-        nodes[index].op
+    return index_set(
+        index
         for index in indices(sub_graph.inside)
         if nodes[index].kind == Kind.OUT_ELEMWISE_FUSABLE
     )
+
+
+def _is_independent(members: Sequence[SubGraph]) -> bool:
+    """Tell whether the candidates are disjoint and none needs a result of another."""
+    if _overlap(members, 0):
+        return False
+    union = functools.reduce(lambda nodes, member: nodes | member.inside, members, 0)
+    return not any(member.downstream & union for member in members)
 
 
 @dataclass(frozen=True)
@@ -230,11 +246,12 @@ class Combine(PartitionRule):
     """The sub-rule's candidates and all their unions by `combiners`, up to a fixed point.
 
     Attributes:
-        rule: the sub-rule; its own candidates are always kept.
+        rule: the sub-rule.
         combiners: the ways to join candidates.
         max_depth: largest depth of a union; 0 for no limit.
         max_nodes: largest number of nodes of a union; 0 for no limit.
         max_candidates_per_node: largest number of unions with the same first node; 0 for no limit.
+        keeps_parts: whether the sub-rule's own candidates are listed too.
     """
 
     rule: PartitionRule
@@ -242,6 +259,7 @@ class Combine(PartitionRule):
     max_depth: int = 0
     max_nodes: int = 0
     max_candidates_per_node: int = 0
+    keeps_parts: bool = True
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         base = self.rule.candidates(graph, spec)
@@ -260,10 +278,13 @@ class Combine(PartitionRule):
             pool.old = len(pool.sub_graphs)
             for union in sorted(added, key=_small_first):
                 pool.add(union)
-        joined = (
+        joined = [
             Candidate(sub_graph, spec, "Combine") for sub_graph in pool.sub_graphs[len(base) :]
-        )
-        return [*base, *joined]
+        ]
+        return [*base, *joined] if self.keeps_parts else joined
+
+    def refusals(self, graph: DataflowGraph) -> list[Refusal]:
+        return self.rule.refusals(graph)
 
     def _count(self, pool: Pool, begun: list[int], start: int) -> None:
         begun[start] += 1

@@ -11,12 +11,24 @@ from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, indices
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
+from collage.rules.combine import ByAnchor, Combine
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, unique
 
 
+def parallel_products(products: IndexSet, supported: IndexSet) -> PartitionRule:
+    """Return the rule for two or more products of one value, without and with their epilogues.
+
+    Args:
+        products: nodes of products.
+        supported: nodes supported in an epilogue.
+    """
+    siblings = (ByAnchor(horizontal=True),)
+    return Combine(WithEpilogues(products, supported), siblings, keeps_parts=False)
+
+
 @dataclass(frozen=True)
-class Parallel(PartitionRule):
-    """Two or more products of one value, without and with their epilogues.
+class WithEpilogues(PartitionRule):
+    """Each product alone, and with the chain of its element-wise readers.
 
     Attributes:
         products: nodes of products.
@@ -27,26 +39,11 @@ class Parallel(PartitionRule):
     supported: IndexSet
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        candidates = []
-        for value, readers in graph.readers.items():
-            nodes = [
-                index
-                for index in indices(readers & self.products)
-                if self._reads(graph, index, value)
-            ]
-            if len(nodes) < 2:
-                continue
-            bare = sum(1 << index for index in nodes)
-            longer = sum(self._with_epilogue(graph, index) for index in nodes)
-            for region in dict.fromkeys((bare, longer)):
-                sub_graph = SubGraph(graph, region)
-                if sub_graph.is_convex:
-                    candidates.append(Candidate(sub_graph, spec, "Parallel"))
-        return unique(candidates)
-
-    @staticmethod
-    def _reads(graph: DataflowGraph, index: int, value: str) -> bool:
-        return graph.nodes[index].inputs[0] == value
+        return unique(
+            Candidate(SubGraph(graph, region), spec, "WithEpilogues")
+            for index in indices(self.products)
+            for region in (1 << index, self._with_epilogue(graph, index))
+        )
 
     def _with_epilogue(self, graph: DataflowGraph, index: int) -> IndexSet:
         """Return the node and the chain of its element-wise readers with constant operands only."""

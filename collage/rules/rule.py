@@ -8,13 +8,17 @@ Candidates may overlap: the search chooses. Rules do not know backends; every ca
 import abc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet
 from collage.graph.sub_graph import SubGraph
+from collage.rules.composites import region_label
 
 HOST = "host"
 """Backend name of nodes without a kernel: the executable's own virtual machine runs them."""
+PRIMITIVE, CODEGEN = "Primitive", "Codegen"
+"""Attributes of a nested function that is one kernel: all kernels; those of an external code generator."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A sub-graph on a backend's variant; equal when spec, nodes and nested sub-graphs are equal.
+    """A sub-graph on a backend's variant, with the labels of its composites.
 
     Attributes:
         sub_graph: its nodes.
@@ -62,6 +66,16 @@ class Candidate:
     def is_host(self) -> bool:
         return self.spec.is_host
 
+    @cached_property
+    def implementation(self) -> str:
+        """Label that chooses the implementation, "" for the backend's own choice (`rules.composites`)."""
+        return region_label(self.sub_graph)
+
+    @property
+    def is_joinable(self) -> bool:
+        """Tell whether it is a kernel of an external code generator, joined with adjacent ones."""
+        return any(CODEGEN in dict(nested.attrs) for nested in self.sub_graph.nested)
+
     @property
     def label(self) -> str:
         """Name for readers: the pattern's name, else the operators."""
@@ -71,16 +85,12 @@ class Candidate:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identity: spec, nodes, and nested sub-graphs with their attributes."""
-        nested = tuple(
-            (nested_graph.sub_graph.inside, nested_graph.attrs)
-            for nested_graph in self.sub_graph.nested
-        )
-        return (self.spec.backend, self.spec.variant, self.sub_graph.inside, nested)
+        """Identity: spec, nodes, and the labels of composites."""
+        return (self.spec.backend, self.spec.variant, self.sub_graph.inside, self.implementation)
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Place in every list of candidates: first node, size, nodes, backend, variant, nesting."""
+        """Place in every list of candidates: first node, size, nodes, backend, variant, labels."""
         inside = self.sub_graph.inside
         return (inside & -inside, inside.bit_count(), inside, self.key)
 

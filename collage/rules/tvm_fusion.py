@@ -15,10 +15,10 @@ from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set, indices
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.graph.sub_graph import SubGraph, SubGraphConfig
-from collage.rules.base_rules import Singles
+from collage.rules.base_rules import OpCallByKind, Singles
 from collage.rules.combine import FUSE_OPS_KINDS, AllSimple, Combine, TupleArg, TupleProj
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, unique
-from collage.rules.wrap import OnlyValid, Union
+from collage.rules.wrap import OnlyValid, Primitive, Union
 
 MAX_FUSED = 256
 """TVM's default limit on the nodes of one group."""
@@ -50,18 +50,18 @@ def native_rule(
 ) -> PartitionRule:
     """Return the default rule of native backends.
 
-    Single nodes, combined by TVM's kinds and through tuples as far as the limits allow, and the
-    groups of `fuse_ops`.
+    Fusable operators, combined by TVM's kinds and through tuples as far as the limits allow, and the groups
+    of `fuse_ops`; beside them every single node. Each is a kernel that nothing joins further.
     """
     combined = Combine(
-        Singles(supported),
+        OpCallByKind(nodes=supported),
         (AllSimple(FUSE_OPS_KINDS), TupleArg(), TupleProj()),
         max_depth,
         max_nodes,
         max_candidates_per_node=max_candidates_per_node,
     )
     fused = OnlyValid(Union((FuseOps(supported), combined)), ONE_RESULT)
-    return Union((Singles(supported), fused))
+    return Primitive(Union((Singles(supported), fused)), codegen=False)
 
 
 def fuse_ops(

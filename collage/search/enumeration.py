@@ -64,8 +64,9 @@ def enumerate_function(
         else:
             if inside not in digests:
                 digests[inside] = region_digest(function, inside)
-            key = (digests[inside], identity[backend], variant)
-            work.setdefault(key, MeasurementRequest(function.name, inside, backend, variant))
+            label = candidate.implementation
+            key = option_key(digests[inside], identity[backend], variant, label)
+            work.setdefault(key, MeasurementRequest(function.name, inside, backend, variant, label))
         options.append(
             Option(
                 inside,
@@ -80,6 +81,18 @@ def enumerate_function(
     problem = Problem(function.graph, options, conflicts=conflicts_of(backends))
     output_keys = _output_keys(function, options)
     return EnumeratedFunction(function, tuple(candidates), problem, work, last=output_keys)
+
+
+def option_key(digest: str, identity: str, variant: str, label: str = "") -> Hashable:
+    """Return the key of a candidate within its search.
+
+    Args:
+        digest: digest of the region.
+        identity: backend with its versions.
+        variant: variant of the backend.
+        label: label of the region's implementation, "" for the backend's own choice.
+    """
+    return (digest, identity, variant, label) if label else (digest, identity, variant)
 
 
 def _output_keys(function: Function, options: Iterable[Option]) -> frozenset[Hashable]:

@@ -18,7 +18,9 @@ from tests.support.costs import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 REQUESTS = tuple(
-    ShardRequest(nodes=hex(1 << number), backend="cudnn", variant="", key=f"{number:064x}")
+    ShardRequest(
+        nodes=hex(1 << number), backend="cudnn", variant="", label="", key=f"{number:064x}"
+    )
     for number in range(40)
 )
 

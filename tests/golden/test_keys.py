@@ -104,6 +104,7 @@ def test_cost_keys(example):
     requests = {
         "conv": MeasurementRequest(example.name, 1, "example"),
         "conv+relu, variant": MeasurementRequest(example.name, 3, "example", "fast"),
+        "conv, label": MeasurementRequest(example.name, 1, "example", "", "blocked"),
     }
     found = {name: keys(work) for name, work in requests.items()}
     asked = []

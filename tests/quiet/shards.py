@@ -25,7 +25,11 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
         requests = list(enumerated_function(function, session).work.values())[:size]
         shard = tuple(
             ShardRequest(
-                nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=key(work)
+                nodes=hex(work.nodes),
+                backend=work.backend,
+                variant=work.variant,
+                label="",
+                key=key(work),
             )
             for work in requests
         )

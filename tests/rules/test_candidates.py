@@ -78,7 +78,7 @@ def test_single_nodes_and_backend_partitions_are_candidates(graph):
         supported = supported_nodes(Graph(graph), backend)
         for node in range(len(graph)):
             if (supported & ~views) >> node & 1:
-                assert (backend.name, "", 1 << node, ()) in keys
+                assert (backend.name, "", 1 << node, "") in keys
         parts = single_backend_partition(Graph(graph), backend)
         assert sum(part.inside for part in parts) == supported
         assert quotient_order(graph, [part.inside for part in parts]) is not None

@@ -4,7 +4,7 @@ import pytest
 
 from collage.graph.builder import GraphBuilder
 from collage.graph.op_pattern import OpPatternKind
-from collage.rules.parallel_products import Parallel
+from collage.rules.parallel_products import parallel_products
 from collage.rules.rule import PartitionSpec
 
 
@@ -21,7 +21,9 @@ def attention():
 
 def regions(graph, supported):
     products = sum(1 << node.index for node in graph.nodes if node.op == "MatMul")
-    candidates = Parallel(products & supported, supported).candidates(graph, PartitionSpec("mine"))
+    candidates = parallel_products(products & supported, supported).candidates(
+        graph, PartitionSpec("mine")
+    )
     return [candidate.inside for candidate in candidates]
 
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +30,7 @@ from typing import ClassVar
 import numpy as np
 
 from collage.backends.base import Availability, Backend, BuildContext, PluginKernel
+from collage.backends.common.c_composites import SIGNATURE, driver, ordered_parts, set_union
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
@@ -37,10 +38,11 @@ from collage.frontend.region import region_values, region_weights
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices
 from collage.rules.base_rules import DFPattern
+from collage.rules.composites import LabelledNodes
 from collage.rules.pattern import Match, Pattern, matches_at
 from collage.rules.rule import PartitionRule
 from collage.rules.tvm_fusion import ONE_RESULT
-from collage.rules.wrap import OnlyValid, Union
+from collage.rules.wrap import Composite, OnlyValid, Union
 from collage.runtime.blob import Header, pack
 from collage.runtime.child_environment import child_environment
 from collage.runtime.plugin import (
@@ -132,7 +134,8 @@ class CSourceBackend(Backend):
     """Subclass it with a `name`, `patterns` and `source`; the rest has defaults."""
 
     patterns: ClassVar[Mapping[str, Pattern]]
-    """Supported regions by name; of two matches with the same nodes, the first pattern wins."""
+    """Supported regions by name, the label of the implementation. Two patterns that match the same nodes are
+    two candidates; `source` tells them apart by `region.pattern`."""
     preamble: ClassVar[str] = ""
     """C code before the function: declarations, includes, helper functions."""
     libraries: ClassVar[Mapping[str, Library]] = {}
@@ -188,39 +191,75 @@ class CSourceBackend(Backend):
     def rule(self, function: Function) -> PartitionRule:
         """Return the rule for accepted matches with one result."""
         patterns = [
-            DFPattern(name, pattern, functools.partial(self._refusal, function, name))
+            Composite(
+                name, DFPattern(name, pattern, functools.partial(self._refusal, function, name))
+            )
             for name, pattern in self.patterns.items()
         ]
         return OnlyValid(Union(tuple(patterns)), ONE_RESULT)
 
+    @property
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the patterns."""
+        return tuple(self.patterns)
+
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
+        return self._kernel(
+            function, nodes, context, variant, parts=[self._region(function, nodes, self.patterns)]
+        )
+
+    def compile_labelled(
+        self,
+        function: Function,
+        nodes: IndexSet,
+        context: BuildContext,
+        *,
+        variant: str,
+        composites: Sequence[LabelledNodes],
+    ) -> PluginKernel:
+        labels = {composite.nodes: composite.label for composite in composites}
+        ordered = ordered_parts(function, list(labels), nodes)
+        parts = [self._region(function, part, (labels[part],)) for part in ordered]
+        return self._kernel(function, nodes, context, variant, parts=parts)
+
+    def _kernel(
+        self,
+        function: Function,
+        nodes: IndexSet,
+        context: BuildContext,
+        variant: str,
+        *,
+        parts: Sequence[Region],
+    ) -> PluginKernel:
         if variant not in self.variants:
             raise BackendError(f"{self.name} has no variant {variant!r}")
-        region = self._region(function, nodes)
-        code = self._translation_unit(region, context.threads)
+        code = self._translation_unit(parts, context.threads)
         image = build(compiler(), self.flags, code, self.link_flags)
+        inputs, outputs = region_values(function, nodes)
+        types = [function.graph.types[name] for name in (*inputs, *outputs)]
         header: Header = {
-            "inputs": len(region.inputs), "libraries": list(self.libraries),
-            "arguments": [
-                {"dtype": value.dtype, "shape": list(value.shape)}
-                for value in (*region.inputs, *region.outputs)
-            ],
+            "inputs": len(inputs), "libraries": list(self.libraries),
+            "arguments": [{"dtype": each.dtype, "shape": list(each.shape)} for each in types],
         }  # fmt: skip
-        weights = [function.weights[value.name] for value in region.weights]
+        weights = [function.weights[name] for name in region_weights(function, nodes)]
         blob = pack(header, [np.frombuffer(image, "u1"), *weights])
         return PluginKernel("shared_library", blob, libraries=frozenset(self.libraries))
 
-    def _region(self, function: Function, nodes: IndexSet) -> Region:
-        for name, match in self._matches(function, nodes):
+    def _region(self, function: Function, nodes: IndexSet, patterns: Iterable[str]) -> Region:
+        """Return the region of the first accepted match of exactly `nodes` among `patterns`."""
+        for name, match in self._matches(function, nodes, patterns):
             if self._refusal(function, name, match) is None:
                 return make_region(function, name, match)
         operators = "+".join(function.graph.nodes[index].op for index in indices(nodes))
         raise BackendError(f"no pattern of {self.name} fits {operators}")
 
-    def _matches(self, function: Function, nodes: IndexSet) -> Iterator[tuple[str, Match]]:
-        for name, pattern in self.patterns.items():
+    def _matches(
+        self, function: Function, nodes: IndexSet, patterns: Iterable[str]
+    ) -> Iterator[tuple[str, Match]]:
+        for name in patterns:
+            pattern = self.patterns[name]
             for root in indices(nodes):
                 for match in matches_at(pattern, function.graph, root):
                     if match.nodes == nodes:
@@ -242,7 +281,21 @@ class CSourceBackend(Backend):
                     )
         return self.refuses(make_region(function, pattern, match))
 
-    def _translation_unit(self, region: Region, threads: int) -> str:
+    def _translation_unit(self, parts: Sequence[Region], threads: int) -> str:
+        head = (
+            f'{INCLUDES}#line 1 "{self.name} preamble"\n{textwrap.dedent(self.preamble).strip()}\n'
+        )
+        if len(parts) == 1:
+            return head + self._c_function(parts[0], threads, "collage_kernel")
+        functions = "".join(
+            "static " + self._c_function(part, threads, f"part{number}")
+            for number, part in enumerate(parts)
+        )
+        regions = [part.match.nodes for part in parts]
+        main = driver(parts[0].function, regions, set_union(regions))
+        return f"#include <stdlib.h>\n{head}{functions}{main}"
+
+    def _c_function(self, region: Region, threads: int, name: str) -> str:
         sides = (
             ("inputs", region.inputs, "const "),
             ("constants", region.weights, "const "),
@@ -254,9 +307,7 @@ class CSourceBackend(Backend):
             for position, value in enumerate(values)
         )
         return (
-            f'{INCLUDES}#line 1 "{self.name} preamble"\n{textwrap.dedent(self.preamble).strip()}\n'
-            "int collage_kernel(const void *const *inputs, const void *const *constants,\n"
-            "                   void *const *outputs) {\n"
+            f"{SIGNATURE.format(name=name)}"
             f'{pointers}#line 1 "{self.name} {region.pattern}"\n'
             f"{textwrap.dedent(self.source(region, threads)).strip()}\n  return 0;\n}}\n"
         )

@@ -15,6 +15,7 @@ from collage.graph.dynamic_shape_groups import returns_dynamic_shape
 from collage.graph.index_set import IndexSet, index_set
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.rules.wrap import Primitive
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
 
@@ -32,7 +33,7 @@ class ConvolutionVariants(PartitionRule):
         for_all: variants with candidates for every region.
     """
 
-    regions: Regions
+    regions: PartitionRule
     convolutions: IndexSet
     for_all: frozenset[str]
 
@@ -40,7 +41,7 @@ class ConvolutionVariants(PartitionRule):
     def of(cls, graph: DataflowGraph, supported: IndexSet, *variants: str) -> "ConvolutionVariants":
         """Return the rule; the first variant, "", and `variants` are for all regions."""
         convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
-        return cls(Regions(supported), convolutions, frozenset(("", *variants)))
+        return cls(Primitive(Regions(supported)), convolutions, frozenset(("", *variants)))
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         candidates = self.regions.candidates(graph, spec)

@@ -9,7 +9,9 @@ from onnx import helper
 from collage.backends.base import BuildContext
 from collage.backends.common import c_source
 from collage.backends.common.c_source import CSourceBackend, Library, Region
+from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 from collage.errors import BackendError
+from collage.measure.measurement_request import MeasurementRequest, compile_request
 from collage.rules import find_candidates, is_constant, op, wildcard
 from collage.runtime import plugin
 from collage.runtime.blob import unpack
@@ -222,3 +224,71 @@ def test_an_edited_module_is_another_identity(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(source)
         identities.add(__import__(name).B().identity)
     assert len(identities) == 2
+
+
+class TwoSumsBackend(AddReluBackend):
+    """Two implementations of one pattern; the second computes something else."""
+
+    name = "two-sums"
+    patterns = {"sum": op("Add", name="add"), "difference": op("Add"), "relu": op("Relu")}
+
+    def source(self, region: Region, threads: int) -> str:
+        y, inputs = region.outputs[0], [f"{operand}[i]" for operand in region.inputs]
+        sign = "-" if region.pattern == "difference" else "+"
+        bound = f"{y}[i] < 0" if region.pattern == "relu" else "0"
+        value = f" {sign} ".join(inputs)
+        return (
+            f"for (int i = 0; i < {y.size}; ++i) {{ {y}[i] = {value}; if ({bound}) {y}[i] = 0; }}"
+        )
+
+
+def call_labelled(function, nodes, label, inputs, shapes):
+    request = MeasurementRequest(function.name, nodes, "two-sums", "", label)
+    kernel = compile_request(TwoSumsBackend(), function, request, BuildContext(1))
+    outputs = [np.full(shape, np.nan, "float32") for shape in shapes]
+    call_kernel(kernel.kind, kernel.blob, inputs, outputs)
+    return outputs
+
+
+def test_a_label_chooses_among_patterns_of_the_same_nodes(tmp_path):
+    function = sums(tmp_path)
+    listed = find_candidates(function, [TwoSumsBackend()])
+    assert [(c.inside, c.implementation) for c in listed if not c.is_host] == [
+        (0b1, "difference"), (0b1, "sum"), (0b10, "relu"), (0b100, "relu"),
+    ]  # fmt: skip
+    x, z = (np.random.default_rng(seed).standard_normal((4, 4), "float32") for seed in (1, 2))
+    for label, expected in (("sum", x + z), ("difference", x - z)):
+        (y,) = call_labelled(function, 0b1, label, [x, z], [(4, 4)])
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_several_composites_are_one_kernel(tmp_path):
+    """The sum is an output too; the order of the parts is that of their data, not of the label."""
+    function = sums(tmp_path, tapped=True)
+    x, z = (np.random.default_rng(seed).standard_normal((4, 4), "float32") for seed in (1, 2))
+    s, y = call_labelled(function, 0b111, "0=difference 1=relu 2=relu", [x, z], [(4, 4), (4, 4)])
+    np.testing.assert_array_equal(s, x - z)
+    np.testing.assert_array_equal(y, np.maximum(x - z, 0))
+    (y,) = call_labelled(function, 0b110, "1=relu 0=relu", [x], [(4, 4)])
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("relu", "no pattern of two-sums fits Add"),
+        ("0=sum", "the composites are not all of the region"),
+        ("0=sum 0=relu", "the composites are not all of the region"),
+        ("9=sum", "is no label of a region of 2 nodes"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(tmp_path, label, reason):
+    request = MeasurementRequest("main", 0b11, "two-sums", "", label)
+    with pytest.raises(BackendError, match=reason):
+        compile_request(TwoSumsBackend(), sums(tmp_path), request, BuildContext(1))
+
+
+def test_a_backend_without_labels_says_so(tmp_path):
+    request = MeasurementRequest("main", 0b1, "onnxruntime", "", "fast")
+    with pytest.raises(BackendError, match="onnxruntime has no implementation fast"):
+        compile_request(OnnxRuntimeBackend(), sums(tmp_path), request, BuildContext(1))

@@ -19,7 +19,7 @@ COUNTS = {
     ("bert_base_2l", "cublas"): (36, 144, 36, 36),
     ("bert_base_2l", "cudnn"): (7, 21, 7, 65),
     ("bert_base_2l", "cutlass"): (34, 170, 42, 30),
-    ("bert_base_2l", "tensorrt"): (569, 569, 72, 0),
+    ("bert_base_2l", "tensorrt"): (573, 573, 72, 0),
     ("bert_base_2l", "onnxruntime-cuda"): (569, 569, 72, 0),
     ("bert_base_2l", "onnxruntime-host"): (112, 112, 56, 16),
     ("gpt2_2l", "tvm-cuda"): (147, 294, 79, 0),
@@ -33,7 +33,7 @@ COUNTS = {
     ("resnet18", "cublas"): (0, 0, 0, 47),
     ("resnet18", "cudnn"): (52, 156, 46, 1),
     ("resnet18", "cutlass"): (51, 255, 45, 2),
-    ("resnet18", "tensorrt"): (433, 433, 47, 0),
+    ("resnet18", "tensorrt"): (439, 439, 47, 0),
     ("resnet18", "onnxruntime-cuda"): (433, 1223, 47, 0),
     ("resnet18", "onnxruntime-host"): (38, 38, 27, 20),
     ("convnext_tiny", "tvm-cuda"): (666, 1332, 286, 0),
@@ -115,6 +115,7 @@ def test_the_command_needs_no_device(tmp_path, capsys):
     cudnn = next(backend for backend in facts["backends"] if backend["name"] == "cudnn")
     assert "conv+residual" in {candidate["label"] for candidate in cudnn["candidates"]}
     assert cudnn["candidates"][0]["variants"] == ["", "heuristic-2", "heuristic-3"]
+    assert cudnn["candidates"][0]["implementations"] == ["convolution"]
     arguments = ["candidates", str(tmp_path / "model.onnx"), "--device", "cuda"]
     assert main([*arguments, "--backends", "cudnn"]) == 0
     assert "cudnn (library), function main" in capsys.readouterr().out

@@ -24,10 +24,10 @@ from collage.frontend.model import Function
 from collage.frontend.region import region_values
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set
-from collage.rules.parallel_products import Parallel
+from collage.rules.parallel_products import parallel_products
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
-from collage.rules.wrap import Union
+from collage.rules.wrap import Primitive, Union
 
 PRODUCTS = ("Conv", "MatMul", "Gemm")
 BLOCKED_REVISION = "1"
@@ -55,9 +55,8 @@ class BlockedBackend(Backend):
         count = len(function.graph)
         supported = index_set(i for i in range(count) if refusal(function, i) is None)
         anchors = index_set(n.index for n in function.graph.nodes if n.op in PRODUCTS)
-        return Union(
-            (Anchored(Regions(supported), anchors), Parallel(anchors & supported, supported))
-        )
+        parallel = parallel_products(anchors & supported, supported)
+        return Primitive(Union((Anchored(Regions(supported), anchors), parallel)))
 
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""

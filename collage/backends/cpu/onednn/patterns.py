@@ -17,11 +17,11 @@ from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, index_set, is_subset
 from collage.graph.sub_graph import SubGraph
 from collage.rules.base_rules import DFPattern, Singles
-from collage.rules.parallel_products import Parallel
+from collage.rules.parallel_products import parallel_products
 from collage.rules.pattern import Match, Pattern, is_constant, op, wildcard
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
-from collage.rules.wrap import Union
+from collage.rules.wrap import Primitive, Union
 
 FUSED_ACTIVATIONS = tuple(sorted(set(UNARY) - {"Round", "Log", "Neg", "Reciprocal"}))
 """ONNX operators in the patterns' epilogues."""
@@ -140,8 +140,9 @@ def onednn_rule(
 
     table = tuple(DFPattern(name, pattern, refuse) for name, pattern in patterns().items())
     products = index_set(n.index for n in function.graph.nodes if n.op in ("MatMul", "Gemm"))
-    parallel = Parallel(products & takes, takes)
-    regions = Union((*table, Regions(takes), parallel, ActivationRegions(groups)))
+    parallel = parallel_products(products & takes, takes)
+    programs = Primitive(Union((Regions(takes), parallel)))
+    regions = Union((*table, programs, ActivationRegions(groups)))
     rule = Union((Singles(supported), WholeActivations(regions, supported, groups)))
     convolutions = [n for n in function.graph.nodes if n.op in ("Conv", "ConvTranspose")]
     pointwise = index_set(n.index for n in convolutions if _is_pointwise(function, n))

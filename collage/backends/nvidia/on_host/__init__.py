@@ -24,6 +24,7 @@ from collage.graph.sub_graph import SubGraph
 from collage.rules.base_rules import Singles
 from collage.rules.regions import maximal_regions, short_intervals
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.rules.wrap import Primitive
 from collage.runtime.blob import Header, pack
 
 SHORT = 3
@@ -85,7 +86,7 @@ class OnHostBackend(CudaBackend):
         return f"a product of {flop / 1e6:.0f} MFLOP is far slower on the CPU"
 
     def rule(self, function: Function) -> PartitionRule:
-        return HostRegions(self.supported_nodes(function))
+        return Primitive(HostRegions(self.supported_nodes(function)))
 
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""

@@ -22,13 +22,18 @@ from collage.backends.nvidia.toolchain import CudaBackend, register_with_plugin,
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
-from collage.graph.index_set import IndexSet
+from collage.graph.index_set import IndexSet, index_set
 from collage.options import Options
+from collage.rules.parallel_products import parallel_products
+from collage.rules.regions import Regions
+from collage.rules.rule import PartitionRule
+from collage.rules.wrap import Primitive, Union
 
 DTYPES = frozenset({"float32", "float16", "bfloat16", "int32", "int64", "bool"})
 ALLOWED = {"float16": "trt_fp16_enable", "bfloat16": "trt_bf16_enable"}
 """The provider's option that enables each dtype."""
 MOST_SPATIAL = 3
+PRODUCTS = ("Conv", "MatMul", "Gemm")
 
 
 class TensorRtBackend(CudaBackend):
@@ -59,6 +64,13 @@ class TensorRtBackend(CudaBackend):
         ):
             return "BatchNormalization in training mode"
         return None
+
+    def rule(self, function: Function) -> PartitionRule:
+        """Return the regions, and parallel products: TensorRT merges layers that read one value."""
+        supported = self.supported_nodes(function)
+        products = index_set(n.index for n in function.graph.nodes if n.op in PRODUCTS)
+        parallel = parallel_products(products & supported, supported)
+        return Primitive(Union((Regions(supported), parallel)))
 
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
