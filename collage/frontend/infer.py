@@ -33,12 +33,8 @@ _DATA_DEPENDENT = frozenset({
 def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
     """Return the types of all values; a data-dependent shape is absent from its type."""
     types = _inferred(model)
-    open_values = _unresolved(model, types)
-    if open_values:
-        for name, observed in _observe(model, types, work_dir).items():
-            if name in open_values:
-                types[name] = type_proto(observed)
-        types = {**_inferred(model, types), **types}
+    if _unresolved(model, types):
+        types = _with_observed(model, types, _observe(model, types, work_dir))
     untyped = {
         value.name
         for value in model.graph.output
@@ -47,6 +43,22 @@ def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypePr
     if untyped:
         asked = _runtime_types(model, work_dir)
         types |= {name: value for name, value in asked.items() if name in untyped}
+    return types
+
+
+def _with_observed(
+    model: onnx.ModelProto, types: dict[str, onnx.TypeProto], observed: Mapping[str, TensorType]
+) -> dict[str, onnx.TypeProto]:
+    """Fill open types from a run, and infer anew, until no open value gets a type.
+
+    An observed type opens the way for the inference of a Reshape behind it, and so for the next
+    operator that ONNX's inference does not know.
+    """
+    while names := _unresolved(model, types) & observed.keys():
+        types = types | {name: type_proto(observed[name]) for name in names}
+        for name, inferred in _inferred(model, types).items():
+            if name not in types or not tensor_type(types[name]):
+                types[name] = inferred
     return types
 
 

@@ -43,6 +43,13 @@ MAX_MESSAGES = 2_000_000
 DENSE_SHARE = 8
 """Dense forms of sparse tensors may take one such part of the memory limit."""
 
+_LISTS = frozenset(
+    number
+    for number, entry in SCHEMA["AttributeProto"].items()
+    if entry.is_repeated and not entry.message
+)
+"""Numbers of an attribute's lists of numbers and short texts, of which a survey needs nothing."""
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -85,7 +92,8 @@ class _Surveyor:
         if self._messages > MAX_MESSAGES:
             raise ModelError(f"it has more than {MAX_MESSAGES} parts, which no real model has")
         schema, single = SCHEMA[message], set()
-        for wire_field in self._reader.fields(start, end):
+        runs = _LISTS if message == "AttributeProto" else frozenset()
+        for wire_field in self._reader.fields(start, end, runs):
             entry = schema.get(wire_field.number)
             if entry is None or (entry.message and wire_field.kind != BYTES):
                 continue  # a parser treats it as an unknown field

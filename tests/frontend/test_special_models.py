@@ -179,6 +179,34 @@ def test_other_domains_are_foreign_and_their_shapes_observed(tmp_path):
     check_nodes(function)
 
 
+def test_observed_shapes_open_the_way_to_later_ones(tmp_path):
+    def scaler(source, target):
+        scale = {"offset": [1.0], "scale": [2.0]}
+        return node("Scaler", [source], [target], domain="ai.onnx.ml", **scale)
+
+    document = model(
+        [
+            scaler("x", "a"),
+            node("Reshape", ["a", "flat"], ["b"]),
+            scaler("b", "c"),
+            node("Reshape", ["c", "column"], ["y"]),
+        ],
+        {"x": ("float32", (3, 4))},
+        ["y"],
+        {"flat": integers(1, -1), "column": integers(-1, 1)},
+        domains=["ai.onnx.ml"],
+    )
+    document.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 1])
+    )
+    imported_model = import_model(save(document, tmp_path), work_dir=tmp_path)
+    function = imported_model.functions[0]
+    assert imported_model.notes == ()
+    assert function.graph.types["c"].shape == (1, 12)
+    assert function.graph.types["y"].shape == (12, 1)
+    check_nodes(function)
+
+
 def test_local_functions_are_inlined(tmp_path):
     document = model([node("Twice", ["x"], ["y"], domain="mine")], {"x": ("float32", (2,))}, ["y"],
                  domains=["mine"])  # fmt: skip
