@@ -210,7 +210,7 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
     process = TargetProcess(contender, tmp_path / "x.npz", ["x"], 1)
     try:
         assert process.reason == ""
-        results = process.outputs(tmp_path / "results.npz")
+        results = process.outputs(tmp_path / "results.npz", ())
     finally:
         process.close()
     reference = expected(tmp_path / "model.onnx", x)

@@ -160,9 +160,9 @@ class TargetProcess:
             raise MeasureError(f"{self.target.name} cannot run the samples: {_error_of(answer)}")
         return answer
 
-    def outputs(self, file: Path) -> list[np.ndarray]:
-        """Run once and return the outputs in order, through `file` (.npz)."""
-        self._send(f"save {file.resolve()}")
+    def outputs(self, file: Path, names: Sequence[str]) -> list[np.ndarray]:
+        """Run once and return the outputs called `names` in this order, through `file` (.npz)."""
+        self._send(f"save {json.dumps({'file': str(file.resolve()), 'names': list(names)})}")
         answer = self._receive()
         if not isinstance(answer, int):
             raise MeasureError(f"{self.target.name} died while it ran: {_error_of(answer)}")

@@ -5,7 +5,7 @@ sleeps on its pipe while another runs. The first line is a JSON request (kind, p
 threads, cpus). The following lines are commands, each with one JSON answer:
 
     N               N timed calls: the list of their seconds
-    save FILE       one call of an executable, its outputs in order as .npz: their number
+    save JSON       one call, its outputs called "names" in this order to the .npz "file": their number
     profile N       N calls, and N with each kernel timed: the median seconds
     answer FOLDER   expected outputs of the accuracy samples in the folder (`accuracy_samples`)
     check FOLDER    errors of the outputs for these samples
@@ -314,7 +314,8 @@ def _execute(run: Runner, command: str, operand: str) -> object:
         case "profile" if isinstance(run, _Executable):
             return run.profile(int(operand))
         case "save":
-            return _save(run, operand)
+            request = json.loads(operand)
+            return _save(run, request["file"], request["names"])
         case "answer" | "check" | "compare":
             folder = Path(operand)
             names = json.loads((folder / "outputs.json").read_text())["names"]
@@ -331,8 +332,8 @@ def _timed(run: Runner, calls: int) -> list[float]:
     return samples
 
 
-def _save(run: Runner, file: str) -> int:
-    outputs = run.outputs(())
+def _save(run: Runner, file: str, names: Sequence[str]) -> int:
+    outputs = run.outputs(names)
     np.savez(file, *outputs)
     return len(outputs)
 

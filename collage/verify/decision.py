@@ -42,7 +42,7 @@ class Decision:
         reason: the decision in words.
         ratios: ratios of `chosen` to each framework that ran.
         errors: largest errors of all checked targets by name; empty without an error budget.
-        exempt: reasons of frameworks in reduced precision that exceed the error budget and do not count.
+        exempt: reasons of frameworks that do not count: beyond the error budget, or wrong numbers.
         finalists: names of the plans of the final round.
         golden: outputs of the original-file plan, where that ships; else None.
     """

@@ -126,6 +126,7 @@ class Gate:
             rejected=rounds.rejected,
             errors=rounds.checker.errors,
             exempt=final.exempt,
+            reason="; ".join(filter(None, (decision.reason, final.answers_note))),
             finalists=finalists,
         )
 

@@ -96,9 +96,13 @@ class InterleavedBenchmark:
         self._calls.pop(name, None)
         self._processes.pop(name).close()
 
-    def outputs(self, name: str) -> list[np.ndarray]:
-        """Run a target once and return its outputs in order. Raises MeasureError if its process ends."""
-        return self._processes[name].outputs(self._outputs)
+    def outputs(self, name: str, output_names: Sequence[str]) -> list[np.ndarray]:
+        """Run a target once and return its outputs in the order of `output_names`.
+
+        Raises:
+            MeasureError: its process ends.
+        """
+        return self._processes[name].outputs(self._outputs, output_names)
 
     def write_expected(self, original: BenchmarkTarget, samples: Path) -> None:
         """Write the original's outputs of the accuracy samples, in a process that ends then.

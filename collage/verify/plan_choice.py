@@ -20,6 +20,7 @@ from collage.verify.final_round import (
     plans_to_judge,
     reason_of,
 )
+from collage.verify.framework_answers import compare_answers
 from collage.verify.interleaved_benchmark import Latency, fastest_first
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import NOISE, Verdict
@@ -40,10 +41,11 @@ class FinalRound:
 
     Attributes:
         comparison: comparison of plans and frameworks.
-        exempt: reasons of frameworks that exceed the error budget, by name.
+        exempt: reasons of frameworks that do not count, by name: beyond the error budget, or wrong numbers.
         plans: plans of the round that have not failed.
         judging: names of the frameworks that ran and count, fastest first.
         judged: the chosen plan; None where no plan is left.
+        answers_note: sentence about two right answers of the original, "" where there is one.
     """
 
     comparison: Comparison
@@ -51,6 +53,7 @@ class FinalRound:
     plans: tuple[PlanExecutable, ...]
     judging: Sequence[str]
     judged: _Judged | None
+    answers_note: str
 
     @property
     def latencies(self) -> Mapping[str, Latency]:
@@ -93,7 +96,8 @@ def run_final_round(
         raise rounds.no_plan_error()
     refused = benchmark.enter(frameworks)
     running = [framework.name for framework in frameworks if framework.name not in refused]
-    exempt = rounds.checker.find_exempt(set(running) & REDUCED)
+    answers = compare_answers(rounds.checker, set(running))
+    exempt = {**rounds.checker.find_exempt(set(running) & REDUCED), **answers.exempt}
     comparison = Comparison(benchmark, seconds_each, rounds.on_round)
     if names := [*(plan.name for plan in plans), *running]:
         comparison.run(names)
@@ -106,7 +110,9 @@ def run_final_round(
     judged, alive = _choose(rounds, plans, comparison, judging, original_can_ship=original_can_ship)
     if judged is None and not shippable & set(judging):
         raise rounds.no_plan_error()
-    return FinalRound(comparison, exempt, tuple(alive), judging, judged=judged)
+    return FinalRound(
+        comparison, exempt, tuple(alive), judging, judged=judged, answers_note=answers.note
+    )
 
 
 def decide_on_plan(
