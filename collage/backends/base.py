@@ -56,11 +56,13 @@ class BuildContext:
         threads: number of threads of every kernel.
         tuned_schedules_dir: folder of the tuned schedules, by name; None without tuned variants.
         cache_dir: folder for results of slow compilations; None: the user's local store.
+        bodies_dir: folder of the plans for bodies of control flow; None without partitioned bodies.
     """
 
     threads: int
     tuned_schedules_dir: Path | None = None
     cache_dir: Path | None = None
+    bodies_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,26 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 
 from collage.errors import InputError, ModelError
+from collage.frontend.bodies import BodyFile, extract_bodies, strip_passed_on
 from collage.frontend.float16 import float_types, half_type, retyped
 from collage.frontend.fold import fold, save_model
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
 from collage.frontend.load_function import KINDS, make_function
-from collage.frontend.model import Function, Model
+from collage.frontend.model import Body, Function, Model
 from collage.frontend.onnx_proto import tensor_type
 from collage.frontend.tidy import tidy
 from collage.graph.op_pattern import OpPatternKind
 from collage.runtime.function_names import function_name
 
 ShapeSet = Mapping[str, tuple[int, ...]]
+_NO_TYPE = onnx.TypeProto()
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class Simplified:
         float_types: names of the float types of the original model.
         functions: name and simplified file of each function.
         notes: notes of the import for the report, e.g. constants without folding.
+        bodies: bodies of control flow, in files of their own.
     """
 
     sha256: str
     float_types: frozenset[str]
     functions: tuple[tuple[str, Path], ...]
     notes: tuple[str, ...]
+    bodies: tuple[BodyFile, ...] = ()
 
 
 def import_model(
@@ -91,38 +95,94 @@ def simplify_model(
     floats = float_types(source)
     functions = []
     notes: dict[str, None] = {}
+    writer = _FunctionWriter(work_dir, keep_half)
     for number, shape in enumerate(shapes or [{}]):
         model = source
         if len(shapes) > 1:
             model = onnx.ModelProto()
             model.CopyFrom(source)
         name = function_name(number)
-        file = work_dir / f"{name}.simplified.onnx"
         try:
             bind_shapes(model, dims, shape)
-            notes.update(dict.fromkeys(_simplify(model, file, work_dir, keep_half)))
+            notes.update(dict.fromkeys(writer.write(model, name)))
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
-        functions.append((name, file))
-    return Simplified(digest, floats, tuple(functions), tuple(notes))
+        functions.append((name, simplified_file(work_dir, name)))
+    return Simplified(digest, floats, tuple(functions), tuple(notes), bodies=tuple(writer.bodies))
 
 
 def finish_import(path: Path, simplified: Simplified) -> Model:
     """Make a model of the simplified files; add the operator kinds to them."""
-    functions = tuple(_with_kinds(name, file) for name, file in simplified.functions)
+    functions = tuple(
+        _with_bodies(name, file, simplified.bodies) for name, file in simplified.functions
+    )
     return Model(path, simplified.sha256, functions, simplified.float_types, notes=simplified.notes)
 
 
-def _simplify(model: onnx.ModelProto, file: Path, work_dir: Path, keep_half: bool) -> list[str]:
-    model, note = _folded(model, work_dir) if keep_half else fold(model, work_dir)
-    notes = [note] if note else []
-    tidy(model)
-    types = infer_types(model, work_dir)
-    _require_tensors(model, types)
-    notes += write_types(model, types)
-    del model.metadata_props[:]
-    save_model(model, file)
-    return notes
+def simplified_file(work_dir: Path, function: str) -> Path:
+    """Return the path of a function's simplified file."""
+    return work_dir / f"{function}.simplified.onnx"
+
+
+@dataclass
+class _FunctionWriter:
+    """Writes simplified functions, and the bodies of their control flow."""
+
+    work_dir: Path
+    keep_half: bool
+    bodies: list[BodyFile] = field(default_factory=list)
+
+    def write(self, model: onnx.ModelProto, name: str) -> list[str]:
+        """Write one function; return notes for the report."""
+        model, notes = self._folded(model)
+        return notes + self._write_tidy(model, name)
+
+    def _write_body(self, model: onnx.ModelProto, name: str) -> tuple[Path, tuple[str, ...]]:
+        model, _ = self._folded(model)
+        results = strip_passed_on(model)
+        self._write_tidy(model, name)
+        return simplified_file(self.work_dir, name), results
+
+    def _folded(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+        model, note = (_folded if self.keep_half else fold)(model, self.work_dir)
+        tidy(model)
+        return model, [note] if note else []
+
+    def _write_tidy(self, model: onnx.ModelProto, name: str) -> list[str]:
+        types = infer_types(model, self.work_dir)
+        notes = self._extract_bodies(model, types, name)
+        _require_tensors(model, types)
+        notes += write_types(model, types)
+        del model.metadata_props[:]
+        save_model(model, simplified_file(self.work_dir, name))
+        return notes
+
+    def _extract_bodies(
+        self, model: onnx.ModelProto, types: dict[str, onnx.TypeProto], name: str
+    ) -> list[str]:
+        """Write the bodies and refine the types; return a note for each node that stays whole."""
+        notes: dict[str, None] = {}
+        for files, output_types in extract_bodies(model, types, name, self._write_body):
+            self.bodies += files
+            node = model.graph.node[files[0].node]
+            if files[0].refusal:
+                notes[f"{node.name} ({node.op_type}) stays whole: {files[0].refusal}"] = None
+            is_open = [tensor_type(types.get(value, _NO_TYPE)) is None for value in output_types]
+            types.update(output_types)
+            if any(is_open):
+                types.update(infer_types(model, self.work_dir, types))
+        return list(notes)
+
+
+def _with_bodies(name: str, file: Path, files: Sequence[BodyFile]) -> Function:
+    """Load a simplified function with its bodies."""
+    function = _with_kinds(name, file)
+    bodies = [
+        Body(body.node, body.attribute, _with_bodies(body.name, body.file, files), body.results)
+        for body in files
+        if body.caller == name and body.file is not None
+    ]
+    return replace(function, bodies=tuple(bodies))
 
 
 def _with_kinds(name: str, file: Path) -> Function:

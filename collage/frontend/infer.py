@@ -30,9 +30,18 @@ _DATA_DEPENDENT = frozenset({
 })  # fmt: skip
 
 
-def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
-    """Return the types of all values; a data-dependent shape is absent from its type."""
-    types = _inferred(model)
+def infer_types(
+    model: onnx.ModelProto, work_dir: Path, known_types: Mapping[str, onnx.TypeProto] | None = None
+) -> dict[str, onnx.TypeProto]:
+    """Return the types of all values; a data-dependent shape is absent from its type.
+
+    Args:
+        model: the model.
+        work_dir: folder for temporary files.
+        known_types: types of some values from another source; default none.
+    """
+    types = _inferred(model, known_types)
+    types |= {name: value for name, value in (known_types or {}).items() if tensor_type(value)}
     if _unresolved(model, types):
         types = _with_observed(model, types, _observe(model, types, work_dir))
     untyped = {

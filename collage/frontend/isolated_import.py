@@ -6,11 +6,19 @@ facts (`frontend.limited_process`); this process finds the operator kinds.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from collage.errors import ModelError
-from collage.frontend.importer import ShapeSet, Simplified, finish_import, simplify_model
+from collage.frontend.bodies import BodyFile
+from collage.frontend.importer import (
+    ShapeSet,
+    Simplified,
+    finish_import,
+    simplified_file,
+    simplify_model,
+)
 from collage.frontend.limited_process import Allowance, Question, answer_limited, ask_limited, gib
 from collage.frontend.model import Function, Model
 from collage.frontend.model_files import open_model
@@ -107,6 +115,17 @@ def _answer(question: Question) -> Mapping[str, object]:
         "float_types": sorted(simplified.float_types),
         "functions": len(simplified.functions),
         "notes": list(simplified.notes),
+        "bodies": [
+            {
+                "caller": body.caller,
+                "node": body.node,
+                "attribute": body.attribute,
+                "is_function": body.file is not None,
+                "results": list(body.results),
+                "refusal": body.refusal,
+            }
+            for body in simplified.bodies
+        ],
     }
 
 
@@ -116,9 +135,27 @@ def _simplified(path: Path, answer: Mapping[str, Any], count: int, work_dir: Pat
     return Simplified(
         str(answer["sha256"]),
         frozenset(map(str, answer["float_types"])),
-        tuple((name, work_dir / f"{name}.simplified.onnx") for name in function_names(count)),
+        tuple((name, simplified_file(work_dir, name)) for name in function_names(count)),
         tuple(map(str, answer["notes"])),
+        bodies=tuple(_body_file(entry, work_dir) for entry in answer["bodies"]),
     )
+
+
+def _body_file(entry: Mapping[str, Any], work_dir: Path) -> BodyFile:
+    """Return a body of the child's answer; its file's name follows from the body's place."""
+    body = BodyFile(
+        str(entry["caller"]),
+        int(entry["node"]),
+        str(entry["attribute"]),
+        None,
+        results=tuple(map(str, entry["results"])),
+        refusal=str(entry["refusal"]),
+    )
+    if not entry["is_function"]:
+        return body
+    if not body.name.isidentifier():
+        raise ModelError(f"a body of the model has the invalid name {body.name!r}")
+    return replace(body, file=simplified_file(work_dir, body.name))
 
 
 def _memory_bytes() -> int:

@@ -42,7 +42,7 @@ class RelaxNode:
 
 @dataclass(frozen=True)
 class Function:
-    """One shape set of the model, partitioned on its own.
+    """A function of the model, partitioned on its own: one shape set, or a body of control flow.
 
     Attributes:
         weights: constant values by name, as read-only arrays.
@@ -52,6 +52,7 @@ class Function:
         sample_sets: the user's sample sets of this function: arrays by input name; an input without a
             value is generated. Not in the simplified file.
         settings: the user's literal values by input name, for sample sets and generated inputs.
+        bodies: bodies of the control-flow nodes, where they are functions (`frontend.bodies`).
     """
 
     name: str
@@ -65,6 +66,7 @@ class Function:
     value_types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     sample_sets: Sequence[Mapping[str, np.ndarray]] = ()
     settings: Mapping[str, np.ndarray] = field(default_factory=dict)
+    bodies: tuple["Body", ...] = ()
 
     def type_of(self, value: str) -> TensorType | OpenType:
         """Return the static type of a tensor, or an open type for a data-dependent shape."""
@@ -95,6 +97,26 @@ class Function:
             opsets=self.opsets,
             value_types=self.value_types,
         )
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body of a control-flow node as a function of its own.
+
+    Its inputs are the body's own ones (iteration, condition, carried values, slices), then captured values by
+    their names in the caller.
+
+    Attributes:
+        node: number of the node in the caller.
+        attribute: name of the node's attribute with the body.
+        function: the function.
+        results: a name for each result of the body: an output, an input or a weight of the function.
+    """
+
+    node: int
+    attribute: str
+    function: Function
+    results: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -106,17 +106,21 @@ def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorPr
 
 def captured(node: onnx.NodeProto) -> list[str]:
     """Return the outer values read by the node's bodies, in order of first use."""
+    return list(dict.fromkeys(name for graph in sub_graphs(node) for name in captured_by(graph)))
+
+
+def captured_by(graph: onnx.GraphProto) -> list[str]:
+    """Return the outer values read by a body, in order of first use."""
     captured_names: dict[str, None] = {}
-    for graph in sub_graphs(node):
-        own = {value.name for value in graph.input}
-        own.update(value.name for value in graph.initializer)
-        own.update(value.values.name for value in graph.sparse_initializer)
-        for inner in graph.node:
-            reads = [*inner.input, *captured(inner)]
-            captured_names.update((name, None) for name in reads if name and name not in own)
-            own.update(inner.output)
-        results = [value.name for value in graph.output]
-        captured_names.update((name, None) for name in results if name not in own)
+    own = {value.name for value in graph.input}
+    own.update(value.name for value in graph.initializer)
+    own.update(value.values.name for value in graph.sparse_initializer)
+    for inner in graph.node:
+        reads = [*inner.input, *captured(inner)]
+        captured_names.update((name, None) for name in reads if name and name not in own)
+        own.update(inner.output)
+    results = [value.name for value in graph.output]
+    captured_names.update((name, None) for name in results if name not in own)
     return list(captured_names)
 
 

@@ -10,6 +10,7 @@ from collage.backends.nvidia.architecture import architecture
 from collage.bundle.publish import BundledFunction, BundleMetadata, publish
 from collage.frontend import Model
 from collage.measure.peaks import machine_peaks
+from collage.pipeline.bodies import backends_of
 from collage.pipeline.compile_context import CompileContext
 from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
@@ -138,5 +139,5 @@ def _libraries(plans: Iterable[FunctionPlan], device: Target) -> frozenset[str]:
 
 def _toolchains(plans: Iterable[FunctionPlan], context: CompileContext) -> dict[str, str]:
     """Return the identities of the backends of the kernels, by name."""
-    used = {planned.backend for plan in plans for planned in plan.kernels}
+    used = {name for plan in plans for name in backends_of(plan, context)}
     return {backend.name: backend.identity for backend in context.backends if backend.name in used}

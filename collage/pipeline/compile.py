@@ -1,11 +1,13 @@
 """The compile of a model: every stage once, in order.
 
-import, reference run, enumeration, measurement with search, tuning, complete plans with the gate, bundle.
-Every stage is idempotent: costs are in the store under content keys and the search has a checkpoint, so a
-compile after an interruption repeats no measurement. No stage calls back into this module.
+import, reference run, bodies of control flow, enumeration, measurement with search, tuning, complete plans
+with the gate, bundle. Every stage is idempotent: costs are in the store under content keys and the search
+has a checkpoint, so a compile after an interruption repeats no measurement. No stage calls back into this
+module.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from collage.errors import GateError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.original_interface import read_interface
 from collage.options import Options
+from collage.pipeline.bodies import BodyPartitioner
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.gate_stage import GateStageResult, gate_of, profile_chosen, refine_and_decide
@@ -52,14 +55,19 @@ def compile_model(
         if reason := unlike_executable(interface):
             return compile_original(path, interface, reason, output=output, context=context)
         model = imported(path, context)
-        compiled = [_compile_function(model, function, context) for function in model.functions]
+        bodies = BodyPartitioner(model, context)
+        compiled = [
+            _compile_function(model, function, bodies, context) for function in model.functions
+        ]
+        model = replace(model, notes=(*model.notes, *dict.fromkeys(context.notes)))
         return build_bundle(model, compiled, output, context)
 
 
 def _compile_function(
-    model: Model, function: Function, context: CompileContext
+    model: Model, function: Function, bodies: BodyPartitioner, context: CompileContext
 ) -> CompiledFunction:
     samples = sampled(model, function, context)
+    bodies.partition(function, samples.reference_dir)
     enumerated = enumerated_function(function, context)
     measurer = local_measurer(function, samples.reference_dir, context)
     original = OriginalFile(model, function, context)

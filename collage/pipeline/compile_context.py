@@ -85,6 +85,7 @@ class CompileContext:
         counts: numbers of candidates.
         tuning: results of tuning.
         chosen: names of the backends of the compiled functions, which share a process with later ones.
+        notes: notes of the stages for the report.
     """
 
     options: Options
@@ -98,6 +99,7 @@ class CompileContext:
     counts: Counts = field(default_factory=Counts)
     tuning: Tuning = field(default_factory=Tuning)
     chosen: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def threads(self) -> int:
@@ -109,9 +111,19 @@ class CompileContext:
         return self.work_dir / "tuned_schedules"
 
     @property
+    def bodies_dir(self) -> Path:
+        """Folder of the plans for bodies of control flow."""
+        return self.work_dir / "bodies"
+
+    @property
     def build(self) -> BuildContext:
         """Threads and folders for builds of kernels."""
-        return BuildContext(self.threads, self.tuned_schedules_dir, self.options.store_dir)
+        return BuildContext(
+            self.threads,
+            self.tuned_schedules_dir,
+            self.options.store_dir,
+            bodies_dir=self.bodies_dir,
+        )
 
     @property
     def compatible_backends(self) -> list[Backend]:

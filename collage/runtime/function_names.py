@@ -1,6 +1,7 @@
 """Names of a bundle's functions: one function for each entry and shape set.
 
-A model in one file is the entry `main`. Several files are one entry each, with a name of its own.
+A model in one file is the entry `main`. Several files are one entry each, with a name of its own. A body of
+control flow is a function beside its caller.
 """
 
 import re
@@ -35,3 +36,12 @@ def fallback_name(entry: str = MAIN) -> str:
     ('fallback', 'fallback_of_encoder')
     """
     return "fallback" if entry == MAIN else f"fallback_of_{function_name(0, entry)}"
+
+
+def body_name(caller: str, node: int, attribute: str) -> str:
+    """Return the name of the function of a body: `attribute` of node number `node` of the caller.
+
+    >>> body_name("main", 3, "then_branch")
+    'main_3_then_branch'
+    """
+    return f"{caller}_{node}_{attribute}"

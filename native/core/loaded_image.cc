@@ -20,8 +20,7 @@ LoadedImage::LoadedImage(const TensorView& image, const char* kernel)
     if (written < 0) Fail("the library could not be written to memory", std::strerror(errno));
     done += static_cast<std::size_t>(written);
   }
-  std::string path = "/proc/self/fd/" + std::to_string(file_);
-  handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  handle_ = dlopen(path().c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) Fail("the library cannot be loaded", dlerror());
 }
 

@@ -2,6 +2,8 @@
 #ifndef COLLAGE_LOADED_IMAGE_H_
 #define COLLAGE_LOADED_IMAGE_H_
 
+#include <string>
+
 #include "core/blob.h"
 
 namespace collage {
@@ -17,6 +19,9 @@ class LoadedImage {
   ~LoadedImage() { Close(); }
 
   void* handle() const { return handle_; }
+
+  // Path of the library in this process.
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
 
  private:
   void Close();

@@ -1,0 +1,217 @@
+"""The stage of bodies: each body of control flow is partitioned like a function, before its caller.
+
+A body is searched with the caller's options on the values of one turn. Its best plans are assembled into
+executables, and the control-flow backend packs these into kernels of the node. Whole-loop kernels of other
+backends are candidates too; the caller's search measures both. Bodies of equal structure are searched once.
+
+Nested bodies come first: the inner loop is then a candidate in the search of the outer body. A body without a
+plan leaves its node whole, with a note in the report.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+
+from collage.assemble import FunctionPlan
+from collage.backends.cpu.control_flow import CONTROL_FLOW, ControlFlowBackend
+from collage.backends.cpu.control_flow.body_plans import (
+    BodiesPlan,
+    NodePlans,
+    PlannedBody,
+    read_plans,
+    write_plans,
+)
+from collage.errors import BackendError, ModelError, SearchError
+from collage.frontend import Function, Model
+from collage.frontend.model import Body
+from collage.frontend.region import region_digest
+from collage.graph.dynamic_shape_groups import dynamic_shape_groups
+from collage.pipeline.compile_context import CompileContext
+from collage.pipeline.plans import WholePlans
+from collage.pipeline.search_stage import (
+    enumerated_function,
+    local_measurer,
+    search_with_measurements,
+)
+from collage.rules.rule import HOST
+from collage.search.function_search import FunctionSearch
+from collage.search.plan_selection import NamedPlan
+from collage.verify.body_reference import save_body_reference
+
+MAX_NODES = 16
+"""Control-flow nodes of a function whose bodies are partitioned, largest first: each body costs a search."""
+
+
+@dataclass
+class BodyPartitioner:
+    """Partitions the bodies of a model's functions.
+
+    Attributes:
+        model: the imported model.
+        context: shared state of the compile.
+        searches: finished searches, by the digest of the body.
+    """
+
+    model: Model
+    context: CompileContext
+    searches: dict[str, FunctionSearch] = field(default_factory=dict)
+
+    def partition(self, function: Function, reference_dir: Path) -> None:
+        """Partition the bodies of a function, nested ones first.
+
+        Args:
+            function: function with the nodes.
+            reference_dir: folder of the function's reference values.
+        """
+        if self.context.options.target.is_gpu:
+            return
+        nodes = _bodies_by_node(function)
+        grouped = dynamic_shape_groups(function.graph)
+        for position, (node, bodies) in enumerate(nodes):
+            if position >= MAX_NODES:
+                self._note(function, node, f"only {MAX_NODES} nodes with bodies are partitioned")
+            elif any(group >> node & 1 for group in grouped):
+                self._note(
+                    function, node, "other operators read a result whose length depends on data"
+                )
+            else:
+                try:
+                    self._partition_node(function, node, bodies, reference_dir)
+                except (ModelError, SearchError, BackendError) as error:
+                    reason = str(error).splitlines()[0]
+                    self._note(function, node, f"its body has no plan of its own: {reason}")
+
+    def _partition_node(
+        self, function: Function, node: int, bodies: Sequence[Body], reference_dir: Path
+    ) -> None:
+        plans = [self._plans(function, body, reference_dir) for body in bodies]
+        count = min(len(ControlFlowBackend.variants), max(map(len, plans)))
+        choices = [
+            [
+                body_plans[min(rank, len(body_plans) - 1)] if body_plans else None
+                for body_plans in plans
+            ]
+            for rank in range(count)
+        ]
+        node_plans = NodePlans(
+            function.name,
+            node,
+            tuple(
+                PlannedBody(
+                    body.function.name,
+                    body.attribute,
+                    str(body.function.simplified.resolve()),
+                    body.results,
+                )
+                for body in bodies
+            ),
+            tuple(
+                _bodies_plan(variant, choice)
+                for variant, choice in zip(ControlFlowBackend.variants, choices, strict=False)
+            ),
+        )
+        write_plans(node_plans, self.context.bodies_dir)
+        self._add_backend()
+        shown = " and ".join(sorted(node_plans.plans[0].backends)) or "no kernels"
+        op = function.graph.nodes[node]
+        self.context.notes.append(f"{op.name} ({op.op}) has a candidate with its body on {shown}")
+
+    def _plans(
+        self, function: Function, body: Body, reference_dir: Path
+    ) -> list["_BodyExecutable"]:
+        """Return the executables of a body's best plans; none for a body without operators."""
+        if not body.function.graph.nodes:
+            return []
+        context = self.context
+        folder = save_body_reference(
+            self.model.path, function, body, reference_dir, work_dir=context.work_dir
+        )
+        self.partition(body.function, folder)
+        search = self._search(body.function, folder)
+        plans = WholePlans(search, context)
+        ranked = sorted(search.plans, key=lambda plan: plan.plan.predicted_s)
+        return [
+            _BodyExecutable.of(plans, plan, context)
+            for plan in ranked[: len(ControlFlowBackend.variants)]
+        ]
+
+    def _search(self, function: Function, reference_dir: Path) -> FunctionSearch:
+        digest = region_digest(function, function.graph.everything)
+        if digest in self.searches:
+            search = self.searches[digest]
+            return replace(search, enumerated=replace(search.enumerated, function=function))
+        context = self.context
+        enumerated = enumerated_function(function, context)
+        measurer = local_measurer(function, reference_dir, context)
+        search, _ = search_with_measurements(enumerated, measurer, context)
+        self.searches[digest] = search
+        return search
+
+    def _add_backend(self) -> None:
+        backends = self.context.backends
+        if all(backend.name != CONTROL_FLOW for backend in backends):
+            self.context.backends = [*backends, ControlFlowBackend(self.context.bodies_dir)]
+
+    def _note(self, function: Function, node: int, reason: str) -> None:
+        op = function.graph.nodes[node]
+        self.context.notes.append(f"{op.name} ({op.op}) stays whole: {reason}")
+
+
+@dataclass(frozen=True)
+class _BodyExecutable:
+    """One plan of a body with its executable."""
+
+    path: Path
+    libraries: frozenset[str]
+    backends: frozenset[str]
+    digest: str
+
+    @classmethod
+    def of(cls, plans: WholePlans, plan: NamedPlan, context: CompileContext) -> "_BodyExecutable":
+        path = plans.assemble(plan).path
+        kernels = plans.kernels[plan.name]
+        built = [planned.kernel for planned in kernels.kernels if planned.kernel]
+        keys = [repr(option.key) for option in plan.plan.options]
+        return cls(
+            path.resolve(),
+            frozenset().union(*(kernel.libraries for kernel in built)),
+            backends_of(kernels, context),
+            hashlib.sha256("\n".join(keys).encode()).hexdigest(),
+        )
+
+
+def backends_of(plan: FunctionPlan, context: CompileContext) -> frozenset[str]:
+    """Return the names of the plan's backends; for control flow also those of its bodies."""
+    names: set[str] = set()
+    for planned in plan.kernels:
+        if planned.backend == CONTROL_FLOW:
+            node = planned.nodes.bit_length() - 1
+            plans = read_plans(context.bodies_dir, plan.function.name, node)
+            names.update(*(option.backends for option in plans.plans) if plans else ())
+        elif planned.backend != HOST:
+            names.add(planned.backend)
+    return frozenset(names)
+
+
+def _bodies_plan(variant: str, choice: Sequence[_BodyExecutable | None]) -> BodiesPlan:
+    executables = [executable for executable in choice if executable]
+    return BodiesPlan(
+        variant,
+        tuple(str(executable.path) if executable else "" for executable in choice),
+        libraries=tuple(sorted(frozenset().union(*(item.libraries for item in executables)))),
+        backends=tuple(sorted(frozenset().union(*(item.backends for item in executables)))),
+        digest=hashlib.sha256(" ".join(item.digest for item in executables).encode()).hexdigest(),
+    )
+
+
+def _bodies_by_node(function: Function) -> list[tuple[int, list[Body]]]:
+    """Return the nodes with their bodies, largest first."""
+    ordered = sorted(function.bodies, key=lambda body: body.node)
+    grouped = [(node, list(bodies)) for node, bodies in groupby(ordered, lambda body: body.node)]
+    return sorted(grouped, key=lambda item: -sum(_size(body.function) for body in item[1]))
+
+
+def _size(function: Function) -> int:
+    return len(function.graph) + sum(_size(body.function) for body in function.bodies)

@@ -1,0 +1,95 @@
+"""Bodies of control flow: partitioned before their caller, each structure once."""
+
+import json
+from contextlib import contextmanager
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import collage
+from collage.backends.cpu.control_flow import CONTROL_FLOW
+from collage.backends.cpu.control_flow.body_plans import read_plans
+from collage.options import Options
+from collage.pipeline.bodies import BodyPartitioner
+from collage.pipeline.compile_context import open_compile_context
+from collage.pipeline.search_stage import (
+    enumerated_function,
+    imported,
+    local_measurer,
+    sampled,
+)
+from collage.runtime.manifest import read_manifest
+from tests.support import control_flow_models as models
+from tests.support.control_flow_models import write_model
+
+
+@contextmanager
+def partitioned(text, folder):
+    """Partition the bodies of a model with TVM, with little measuring."""
+    path = write_model(text, folder / "model.onnx")
+    options = Options(backends=("tvm",), threads=1, cache_dir=folder / "store", measure_budget_s=1)
+    with open_compile_context(options) as context:
+        model = imported(path, context)
+        partitioner = BodyPartitioner(model, context)
+        samples = sampled(model, model.functions[0], context)
+        partitioner.partition(model.functions[0], samples.reference_dir)
+        yield partitioner, samples
+
+
+def test_the_driver_of_a_body_is_a_measured_candidate(tmp_path):
+    with partitioned(models.LOOP, tmp_path) as (partitioner, samples):
+        context, function = partitioner.context, partitioner.model.functions[0]
+        work = enumerated_function(function, context).work.values()
+        request = next(request for request in work if request.backend == CONTROL_FLOW)
+        measurer = local_measurer(function, samples.reference_dir, context)
+        (cost,) = measurer.measure([request])
+        measurer.close()
+        assert cost.is_valid, cost.reason
+        assert context.notes == ["Loop_1 (Loop) has a candidate with its body on tvm"]
+
+
+def test_bodies_of_one_structure_are_searched_once(tmp_path):
+    with partitioned(models.TWO_LOOPS, tmp_path) as (partitioner, _):
+        function = partitioner.model.functions[0]
+        assert len(function.bodies) == 2
+        assert len(partitioner.searches) == 1
+        folder = partitioner.context.bodies_dir
+        plans = [read_plans(folder, "main", body.node) for body in function.bodies]
+        assert plans[0].plans[0].digest == plans[1].plans[0].digest
+        assert plans[0].plans[0].executables != plans[1].plans[0].executables
+
+
+def test_a_loop_whose_rows_others_read_stays_whole(tmp_path):
+    with partitioned(models.READ_ROWS, tmp_path) as (partitioner, _):
+        (note,) = partitioner.context.notes
+        assert note.endswith("other operators read a result whose length depends on data")
+
+
+@pytest.mark.full
+def test_a_bundle_drives_its_loops(tmp_path):
+    path = write_model(models.NESTED, tmp_path / "model.onnx")
+    options = Options(
+        backends=("tvm",),
+        threads=1,
+        cache_dir=tmp_path / "store",
+        verify_s=0.1,
+        measure_budget_s=2,
+        refine_s=0,
+        fallback=False,
+        allow_slower=True,
+    )
+    summary = collage.compile(path, options, output=tmp_path / "bundle")
+    assert CONTROL_FLOW in {region.backend for region in summary.plan}
+    manifest = read_manifest(tmp_path / "bundle")
+    document = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert set(document["provenance"]["toolchains"]) == {"tvm"}
+    assert not manifest.libraries
+    bundle = collage.load(tmp_path / "bundle")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(3).standard_normal((2, 8)).astype(np.float32)
+    for count in (0, 1, 4):
+        feeds = {"x": x, "trips": np.array(count)}
+        np.testing.assert_allclose(
+            bundle.run(feeds)["y"], session.run(["y"], feeds)[0], rtol=1e-4, atol=1e-5
+        )
