@@ -141,18 +141,27 @@ def _tile(call: Call) -> relax.Expr | None:
     return None if repeats is None else relax.op.tile(call.operands[0], repeats.tolist())
 
 
-def _gather(call: Call) -> relax.Expr | None:
+def _gather(call: Call) -> relax.Expr:
     """Select with a bounds check: TVM's own form reads beyond the buffer at a bad index."""
     axis = call.attributes.integer("axis", 0)
-    size, dtype = call.types[0].shape[axis], call.types[1].dtype
-    index = call.constant(1)
-    if index is not None:
-        places = _const(np.where(index < 0, index + size, index))
-    else:
-        axes = call.operands[1]
-        negative = relax.op.less(axes, relax.const(0, dtype))
-        places = relax.op.where(negative, relax.op.add(axes, relax.const(size, dtype)), axes)
+    places = _from_the_start(call, call.types[0].shape[axis])
     return relax.op.take(call.operands[0], places, axis, mode="clip")
+
+
+def _gather_elements(call: Call) -> relax.Expr:
+    axis = call.attributes.integer("axis", 0)
+    places = _from_the_start(call, call.types[0].shape[axis])
+    return relax.op.gather_elements(call.operands[0], places, axis)
+
+
+def _from_the_start(call: Call, size: int) -> relax.Expr:
+    """Return the indices, operand 1, with the negative ones counted from the start of an axis of `size`."""
+    index, dtype = call.constant(1), call.types[1].dtype
+    if index is not None:
+        return _const(np.where(index < 0, index + size, index))
+    places = call.operands[1]
+    negative = relax.op.less(places, relax.const(0, dtype))
+    return relax.op.where(negative, relax.op.add(places, relax.const(size, dtype)), places)
 
 
 def _pow(call: Call) -> relax.Expr | None:
@@ -180,6 +189,13 @@ def _celu(call: Call) -> relax.Expr:
     )
 
 
+def _thresholded_relu(call: Call) -> relax.Expr:
+    """Select: TVM multiplies with the comparison, which makes NaN of an infinity below the threshold."""
+    data, dtype = call.operands[0], call.types[0].dtype
+    above = relax.op.greater(data, relax.const(call.attributes.number("alpha", 1.0), dtype))
+    return relax.op.where(above, data, relax.const(0, dtype))
+
+
 def _same(call: Call) -> relax.Expr:
     return call.operands[0]
 
@@ -201,6 +217,8 @@ _EMITTERS: Mapping[str, Emitter] = {
     "Celu": _celu,
     "Einsum": _einsum,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "ThresholdedRelu": _thresholded_relu,
     "Gelu": _gelu,
     "Pow": _pow,
     "Pad": _pad,

@@ -2,23 +2,28 @@
 
 TVM lowers these operators to scalar calls of the C library. The forms here have a relative error of at most
 1e-6: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials (also in CUDA
-and MLAS); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4 (the exact limits
-are -103.3 and 88.7); NaN is not propagated.
+and MLAS); tanh by Eigen's rational function. exp is 0 below -87.0 and infinite above 88.72 (the exact limits
+are -103.3 and 88.72). NaN stays NaN: `max(bound, x)` is `bound > x ? bound : x`, with the bound first.
 
 They replace TVM's lowering in the last pass before LLVM: schedules still see small expressions, scalars and
 vectors alike. float64 remains with the C library.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from tvm import tirx
 from tvm.tirx.op import register_intrin_lowering
 
+from collage.backends.common.tvm.intrinsics import HIGHEST_LEVEL, Form
+from collage.backends.common.tvm.keep_nan import at_least, at_most, bound
+
 LOG2_E = 1.4426950408889634
 LN_2_HIGH, LN_2_LOW = 0.693359375, -2.12194440e-4
-EXP_HIGHEST, EXP_LOWEST = 88.7, -88.0
-EXP_COEFFICIENTS = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
+EXP_HIGHEST, EXP_LOWEST = 88.73, -87.5
+EXP_BIAS = 126
+"""One less than that of float32: 2^128 has no float32, twice 2^127 is reached in the last product."""
+EXP_COEFFICIENTS = (2 / 720, 2 / 120, 2 / 24, 2 / 6, 2 / 2, 2.0, 2.0)
 ERF_SMALL = (
     -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1,
 )  # fmt: skip
@@ -33,9 +38,6 @@ TANH_P = (
     1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
 )  # fmt: skip
 TANH_Q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-HIGHEST_LEVEL = 99
-
-Form = Callable[[tirx.Expr], tirx.Expr]
 
 
 @cache
@@ -45,12 +47,6 @@ def use_polynomials() -> None:
         register_intrin_lowering(
             f"tirx.{name}", "llvm", f=_lowering(name, form), level=HIGHEST_LEVEL
         )
-
-
-def bound(value: tirx.Expr, body: Form) -> tirx.Expr:
-    """Evaluate `value` once and use it in `body`."""
-    name = tirx.Var("t", str(value.ty.dtype))
-    return tirx.Let(name, value, body(name))
 
 
 def like(x: tirx.Expr, value: float) -> tirx.Expr:
@@ -66,11 +62,16 @@ def horner(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
     return result
 
 
+def clamped(x: tirx.Expr, low: float, high: float) -> tirx.Expr:
+    """Return `x` between two bounds; NaN stays NaN."""
+    return at_least(like(x, low), at_most(like(x, high), x))
+
+
 def exp(x: tirx.Expr) -> tirx.Expr:
     integer = str(x.ty.dtype).replace("float", "int")
 
     def scaled(x: tirx.Expr, power: tirx.Expr) -> tirx.Expr:
-        exponent = tirx.Cast(integer, power) + tirx.const(127, integer)
+        exponent = tirx.Cast(integer, power) + tirx.const(EXP_BIAS, integer)
         scale = tirx.reinterpret(str(x.ty.dtype), exponent << tirx.const(23, integer))
         remainder = x - power * like(x, LN_2_HIGH) - power * like(x, LN_2_LOW)
         return bound(remainder, lambda remainder: horner(remainder, EXP_COEFFICIENTS)) * scale
@@ -79,7 +80,7 @@ def exp(x: tirx.Expr) -> tirx.Expr:
         power = tirx.floor(x * like(x, LOG2_E) + like(x, 0.5))
         return bound(power, lambda power: scaled(x, power))
 
-    return bound(tirx.max(tirx.min(x, like(x, EXP_HIGHEST)), like(x, EXP_LOWEST)), of)
+    return bound(clamped(x, EXP_LOWEST, EXP_HIGHEST), of)
 
 
 def erf(x: tirx.Expr) -> tirx.Expr:
@@ -96,8 +97,9 @@ def tanh(x: tirx.Expr) -> tirx.Expr:
     def of(x: tirx.Expr, square: tirx.Expr) -> tirx.Expr:
         return x * horner(square, TANH_P) / horner(square, TANH_Q)
 
-    clamped = tirx.max(tirx.min(x, like(x, TANH_CLAMP)), like(x, -TANH_CLAMP))
-    return bound(clamped, lambda x: bound(x * x, lambda square: of(x, square)))
+    return bound(
+        clamped(x, -TANH_CLAMP, TANH_CLAMP), lambda x: bound(x * x, lambda square: of(x, square))
+    )
 
 
 def sigmoid(x: tirx.Expr) -> tirx.Expr:

@@ -10,12 +10,13 @@ from math import prod
 from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, TirKernel
 from collage.backends.common.tvm.availability import tvm_availability
 from collage.errors import BackendError
+from collage.frontend.index_checks import index_checks
 from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
 from collage.frontend.region import region_constants, region_relax
 from collage.graph.index_set import IndexSet
 
-CPU_SCHEDULE_REVISION = "2"
+CPU_SCHEDULE_REVISION = "3"
 """In every cost key: a new revision of the rules invalidates the costs of the old ones."""
 
 HOPELESS_FLOP, AWKWARD_FLOP = 32_000_000, 1_000_000
@@ -42,6 +43,7 @@ class TvmBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> TirKernel:
+        from collage.backends.common.tvm.checked_indices import check_indices
         from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
         from collage.backends.common.tvm.tuned_schedules import (
             TUNED_PREFIX,
@@ -59,6 +61,7 @@ class TvmBackend(Backend):
             module = apply_trace(lowered.function, read_trace(context.tuned_schedules_dir, variant))
         else:
             module = schedule(lowered.function, context.threads)
+        module = check_indices(module, index_checks(function, nodes))
         return TirKernel(module, FUSED_SYMBOL, (*weights, *lowered.constants))
 
 

@@ -10,9 +10,12 @@ treats the repeated elements as zero.
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import reduce
+from math import inf
 from typing import Any
 
 from tvm import te, tirx
+
+from collage.backends.common.tvm.keep_nan import maximum, maximum_reducer
 
 Index = list[tirx.Expr]
 Element = Callable[[Index], tirx.Expr]
@@ -89,7 +92,7 @@ def _partial(
         if overlapping:
             start = tirx.min(start, tirx.const(length - lanes, str(start.ty.dtype)))
         at[last] = start + index[-1]
-        combine = te.sum if kind is ReductionKind.SUM else te.max
+        combine = te.sum if kind is ReductionKind.SUM else maximum_reducer()
         return combine(element(_full(shape, index[:-1], at)), axis=over)
 
     outer = [n for axis, n in enumerate(shape) if axis not in axes]
@@ -118,7 +121,7 @@ def _tree(
     partial: te.Tensor, index: Sequence[tirx.Expr], lanes: int, kind: ReductionKind
 ) -> tirx.Expr:
     values = [partial(*index, lane) for lane in range(lanes)]
-    combine = tirx.max if kind is ReductionKind.MAX else lambda a, b: a + b
+    combine = maximum if kind is ReductionKind.MAX else lambda a, b: a + b
     while len(values) > 1:
         half = len(values) // 2
         values = [combine(values[n], values[n + half]) for n in range(half)]
@@ -132,6 +135,6 @@ def _any_order_maximum() -> Callable[..., tirx.Expr]:
         return tirx.call_llvm_pure_intrin("float32", "llvm.maximum", a, b)
 
     reducer: Callable[..., Any] = te.comm_reducer(
-        larger, lambda dtype: tirx.min_value(dtype), name="largest"
+        larger, lambda dtype: tirx.const(-inf, dtype), name="largest"
     )
     return reducer

@@ -10,15 +10,23 @@ from math import pi, prod, sqrt
 
 from tvm import ir, relax, te, tirx
 
+from collage.backends.common.tvm.exact import exact_legalizers
+from collage.backends.common.tvm.keep_nan import (
+    Legalizer,
+    default_legalizer,
+    keeps_nan_legalizers,
+)
 from collage.backends.cpu.tvm.lanes import ReductionKind, reduce_axes
 
-Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Scalar = Callable[[tirx.Expr], tirx.Expr]
+KEEP_NAN = keeps_nan_legalizers()
+EXACT = exact_legalizers()
 
 
 def legalizers() -> dict[str, Legalizer]:
     """Return the lowerings for `relax.transform.LegalizeOps`."""
-    table: dict[str, Legalizer] = {f"relax.{op}": _unary(op, form) for op, form in UNARY.items()}
+    table: dict[str, Legalizer] = {**KEEP_NAN, **EXACT}
+    table |= {f"relax.{op}": _unary(op, form) for op, form in UNARY.items()}
     table |= {
         "relax.nn.softmax": _softmax,
         "relax.nn.layer_norm": _layer_norm,
@@ -56,7 +64,7 @@ UNARY: dict[str, Scalar] = {
 
 
 def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return call.op.get_attr("FLegalize")(builder, call)
+    return KEEP_NAN.get(call.op.name, default_legalizer)(builder, call)
 
 
 def _is_float32(call: relax.Call) -> bool:
