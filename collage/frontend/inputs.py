@@ -1,8 +1,8 @@
 """Seeded inputs of a function, and reference values of all its tensors on these inputs.
 
-Random inputs must be valid: an index lies within its axis (a native kernel would read beyond the buffer),
-a mask hides not everything (the result would be NaN), and a sequence length fits. The consumers of an
-integer input determine its range; if the model still refuses, smaller integers are tried.
+Generated inputs must be valid: an index lies within its axis (a native kernel would read beyond the buffer),
+a mask hides not everything (the result would be NaN), and a sequence length fits. The graph states ranges
+(`input_ranges`); if the model still refuses, other choices, smaller integers and inverted masks are tried.
 
 The reference is one unoptimised run of ONNX Runtime with every value as an output. Each value is one
 `.npy` file, so that all workers map the same pages.
@@ -20,23 +20,18 @@ import onnxruntime
 
 from collage.errors import ModelError
 from collage.frontend.float16 import retyped, retyped_array
+from collage.frontend.input_drawing import draw_inputs, variants
+from collage.frontend.input_ranges import input_range
 from collage.frontend.model import Function
-from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnxruntime_session import first_line, is_out_of_memory, session_options
 from collage.frontend.region import region_onnx
-from collage.graph.dataflow import TensorType
+from collage.graph.index_set import IndexSet, indices
 from collage.masking import mask_numbers
 
 logger = logging.getLogger(__name__)
 
 BFLOAT16, FLOAT = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
 
-_DEFAULT_LIMIT = 8
-_CARRIES_INTEGERS = frozenset({
-    "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten", "Expand", "Slice",
-    "Concat", "Split", "Tile", "Pad", "Gather", "Clip", "Where", "Max",
-})  # fmt: skip
-_SEQUENCES = frozenset({"LSTM", "GRU", "RNN"})
 _SHARED_WEIGHT_BYTES = 1024
 
 
@@ -75,80 +70,56 @@ def complete_inputs(
         function: an imported function; its settings hold too.
         values: values by input name.
         seed: seed of the drawn values.
+
+    Raises:
+        ModelError: an input is a setting (a target shape, sizes, axes), and has no value.
     """
     fixed = {**values, **function.settings}
-    limits = {name: _limit(function, name) for name in function.graph.inputs}
-    first = {**_draw(function, limits, seed), **fixed}
-    if not any(v.dtype.kind in "iu" for name, v in first.items() if name not in fixed):
+    drawn = [name for name in function.graph.inputs if name not in fixed]
+    ranges = {name: input_range(function, name) for name in drawn}
+    for name, stated in ranges.items():
+        if stated.setting and function.graph.types[name].dtype != "bool":
+            raise ModelError(_needs_a_value(function, name, stated.setting))
+    first = draw_inputs(function, ranges, seed, fixed=fixed)
+    if not any(first[name].dtype.kind in "iub" for name in drawn):
         return first
-    running: onnxruntime.InferenceSession | None = None
-    for limit in (None, 2, 1):
-        capped = {name: min(own, limit or own) for name, own in limits.items()}
-        candidate_inputs = {**_draw(function, capped, seed), **fixed}
-        running = running or _session(function, every_value=False)
+    running = _session(function, every_value=False)
+    accepted: dict[str, np.ndarray] | None = None
+    for variant in variants(ranges):
+        candidate_inputs = draw_inputs(function, ranges, seed, fixed=fixed, variant=variant)
         try:
-            running.run(None, candidate_inputs)
+            outputs = running.run(None, candidate_inputs)
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions share no base class
-            # These integers exceed a range unknown to the rules of `_bounds`: try smaller ones.
-            logger.debug(
-                "integer inputs below %s refused: %s", limit or "limits", first_line(error)
-            )
+            # These integers exceed a range that no operator states: try other ones.
+            logger.debug("inputs %s refused: %s", variant, mask_numbers(first_line(error)))
             continue
-        return candidate_inputs
-    return first
+        if not _hides_everything(outputs):
+            return candidate_inputs
+        accepted = accepted or candidate_inputs
+    return accepted or first
 
 
-def _draw(function: Function, limits: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    types = function.graph.types
-    return {
-        name: _random(name, types[name], limits[name], generator) for name in function.graph.inputs
-    }
+def _hides_everything(outputs: Sequence[object]) -> bool:
+    """Tell whether an output is NaN as a whole: a mask that hides everything makes it so."""
+    return any(
+        isinstance(value, np.ndarray)
+        and value.size
+        and value.dtype.kind == "f"
+        and np.isnan(value).all()
+        for value in outputs
+    )
 
 
-def _random(
-    name: str, tensor: TensorType, limit: int, generator: np.random.Generator
-) -> np.ndarray:
-    if tensor.dtype == "bool":
-        return generator.integers(0, 2, tensor.shape).astype(np.bool_)
-    if tensor.dtype in ("int8", "uint8"):
-        bounds = np.iinfo(tensor.dtype)
-        return generator.integers(bounds.min, bounds.max + 1, tensor.shape).astype(tensor.dtype)
-    if tensor.dtype.startswith(("int", "uint")):
-        if "mask" in name.lower():
-            return np.ones(tensor.shape, tensor.dtype)
-        return generator.integers(0, max(limit, 1), tensor.shape).astype(tensor.dtype)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
-    drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
-    return drawn.astype(dtype if tensor.dtype == "bfloat16" else tensor.dtype)
+def _needs_a_value(function: Function, name: str, setting: str) -> str:
+    return (
+        f"the input {name} ({_written_type(function, name)}) is a setting of {setting}, which no "
+        f"generated value fits; give it with --input {name}=VALUE, or real inputs with --samples PATH"
+    )
 
 
-def _limit(function: Function, name: str) -> int:
-    """Return the smallest exclusive bound from the uses of an integer input."""
-    bounds = list(_bounds(function, name))
-    return min(bounds) if bounds else _DEFAULT_LIMIT
-
-
-def _bounds(function: Function, name: str) -> Iterator[int]:
-    reached = {name}
-    types = function.graph.types
-    for node, proto in zip(function.graph.nodes, function.onnx_nodes, strict=True):
-        places = [n for n, operand in enumerate(node.inputs) if operand in reached]
-        if not places:
-            continue
-        shapes = [types[value].shape if value in types else () for value in node.inputs]
-        if node.op in ("Gather", "GatherElements") and 1 in places and shapes[0]:
-            yield shapes[0][attributes_of(proto).integer("axis", 0)]
-        elif node.op == "GatherND" and 1 in places and shapes[0] and shapes[1]:
-            yield min(shapes[0][: shapes[1][-1]])
-        elif node.op in ("ScatterND", "ScatterElements") and 1 in places and shapes[0]:
-            yield min(shapes[0])
-        elif node.op == "OneHot" and 0 in places and node.inputs[1] in function.weights:
-            yield int(function.weights[node.inputs[1]].reshape(-1)[0])
-        elif node.op in _SEQUENCES and 4 in places and shapes[0]:
-            yield shapes[0][0] + 1
-        elif node.op in _CARRIES_INTEGERS:
-            reached.update(node.outputs)
+def _written_type(function: Function, name: str) -> str:
+    tensor = function.graph.types[name]
+    return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
 
 
 def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -186,8 +157,40 @@ def run_explained(function: Function) -> Iterator[None]:
                 "; give inputs that it accepts"
             ) from error
         raise ModelError(
-            f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
+            f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}; "
+            + _advice(function, str(error))
         ) from error
+
+
+def _advice(function: Function, message: str) -> str:
+    """Name the inputs that the refusing operator depends on, and the options that give them values."""
+    failing = next(
+        (node for node in function.graph.nodes if node.name and f"'{node.name}'" in message), None
+    )
+    above = ancestors(function, failing.index) if failing else function.graph.everything
+    read = {value for index in indices(above) for value in function.graph.nodes[index].inputs}
+    generated = [name for name in function.graph.inputs if name not in function.settings]
+    suspects = [name for name in generated if name in read] or generated
+    integers = [
+        n for n in suspects if not function.graph.types[n].dtype.startswith(("float", "bf"))
+    ]
+    named = integers or suspects
+    listed = ", ".join(f"{name} ({_written_type(function, name)})" for name in named)
+    options = " ".join(f"--input {name}=VALUE" for name in named)
+    return f"it depends on {listed}: add {options}, or real inputs with --samples PATH"
+
+
+def ancestors(function: Function, index: int) -> IndexSet:
+    """Return a node and all nodes that it depends on."""
+    above = IndexSet(1 << index)
+    frontier = above
+    while frontier:
+        reached = 0
+        for node in indices(frontier):
+            reached |= function.graph.predecessors[node]
+        frontier = IndexSet(reached & ~above)
+        above = IndexSet(above | frontier)
+    return above
 
 
 def _session(function: Function, every_value: bool) -> onnxruntime.InferenceSession:
