@@ -73,6 +73,7 @@ def optimize_model(
     options: RequestOptions | None = None,
     *,
     device: DeviceName | None = None,
+    samples: str = "",
 ) -> State:
     """Split, measure, assemble, prove and publish one version of a model.
 
@@ -82,11 +83,13 @@ def optimize_model(
         environments: names of measuring environments; None is all configured ones.
         options: compile options; None is the defaults.
         device: device of the environments, `cpu` or `cuda`; None is every device.
+        samples: real inputs: a path among the files of a registered version, else a path on this machine or
+            an .npz file in S3; "": what the version itself has (docs/registry.md).
     """
     settings = flow_settings()
     try:
         submitted = retried(import_model, settings)(
-            model, version, environments, options, device=device
+            model, version, environments, options, device=device, samples=samples
         )  # fmt: skip
         outcomes = _optimize(submitted, settings)
         if not is_address(model):

@@ -14,8 +14,9 @@ from prefect.concurrency.sync import concurrency
 from prefect.tasks import exponential_backoff
 
 from collage.errors import OptionError
+from collage.frontend.sample_files import read_samples
 from collage.options import DeviceName
-from collage.pipeline.model_source import fetch_source, is_address
+from collage.pipeline.model_source import fetch_samples_source, fetch_source, is_address
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -58,18 +59,24 @@ def import_model(
     options: RequestOptions | None,
     *,
     device: DeviceName | None = None,
+    samples: str = "",
 ) -> Submitted:
-    """Copy the model to the store, with one request for each environment."""
+    """Copy the model and its samples to the store, with one request for each environment."""
     settings = flow_settings()
     chosen = chosen_environments(environments, device, settings)
     with tempfile.TemporaryDirectory(prefix="collage-import-") as folder:
         if is_address(model):
-            return _submit(fetch_source(model, Path(folder)), "", "", chosen, options=options)
+            path = fetch_source(model, Path(folder))
+            fetched = [fetch_samples_source(samples, Path(folder))] if samples else []
+            return _submit(path, "", "", chosen, options=options, samples=fetched)
         registry = configured_registry(settings)
         registered = registry.find(model, version)
         registry.record_status(registered, VersionStatus(status="running"))
         path = registry.download(registered, Path(folder))
-        return _submit(path, registered.name, registered.version, chosen, options=options)
+        sources = registry.samples(registered, Path(folder), samples)
+        return _submit(
+            path, registered.name, registered.version, chosen, options=options, samples=sources
+        )
 
 
 def _submit(
@@ -79,10 +86,12 @@ def _submit(
     chosen: Sequence[EnvironmentChoice],
     *,
     options: RequestOptions | None,
+    samples: Sequence[Path],
 ) -> Submitted:
-    store = open_store(flow_settings().store)
+    store, user_samples = open_store(flow_settings().store), read_samples(samples, {})
     requests = [
-        submit(store, path, name=model, options=options, **asdict(choice)) for choice in chosen
+        submit(store, path, name=model, options=options, samples=user_samples, **asdict(choice))
+        for choice in chosen
     ]
     first = requests[0]
     return Submitted(

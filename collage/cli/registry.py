@@ -14,6 +14,8 @@ def add_registry_commands(commands: Commands) -> None:
     parser.add_argument("name", help="name of the model")
     parser.add_argument("version", help="version of the model")
     parser.add_argument("model", type=Path, help="ONNX file; its external data is added too")
+    parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE.npz",
+                        help="real inputs of the model, one set a file")  # fmt: skip
     parser.add_argument(
         "--alias", default="candidate", metavar="NAME",
         help="alias of the version (default candidate: queued for optimization); '' sets none",
@@ -34,10 +36,20 @@ def _register(arguments: argparse.Namespace) -> int:
     path: Path = arguments.model
     with open_model(path) as model:
         files = {name: file.path for name, file in model.external.items()}
-        version = registry.add(arguments.name, arguments.version, {**files, MODEL: model.own.path})
+        files |= {MODEL: model.own.path, **_sample_files(arguments.samples)}
+        version = registry.add(arguments.name, arguments.version, files)
     if arguments.alias:
         registry.set_alias(version, arguments.alias)
     facts = {"name": version.name, "version": version.version, "alias": arguments.alias}
     alias_text = f", {arguments.alias}" if arguments.alias else ""
     print_result(arguments.json, facts, f"{version.name} version {version.version}{alias_text}")
     return 0
+
+
+def _sample_files(samples: list[Path]) -> dict[str, Path]:
+    """Return the sample files by their names in the registry. Raises OptionError for any other file."""
+    from collage.frontend.sample_files import read_set
+
+    for file in samples:
+        read_set(file)
+    return {f"samples-{number:03d}.npz": file for number, file in enumerate(samples)}

@@ -1,7 +1,8 @@
 """Reading of the user's samples: real inputs of a model, as files or as arrays.
 
-    A.npz         one sample set; its keys are names of inputs
+    A.npz         one sample set; its keys are names of inputs, or arr_0, arr_1, ... in their order
     x.npy         the value of the input `x`; all .npy files of one folder, or of one call, are one set
+                  A lone array is that of a model with one input, whatever its name.
     FOLDER        every .npz file, the .npy files together, and every folder in it
 
 A set need not name all inputs: the others are generated. `--input` adds a value to every set. Its literal
@@ -12,7 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def _read_path(path: Path) -> list[Arrays]:
         raise OptionError(
             f"--samples {path}: {missing}give .npz or .npy files, or a folder of them"
         )
-    return [_read_set(path)]
+    return [read_set(path)]
 
 
 def _read_folder(folder: Path) -> Iterator[Arrays]:
@@ -110,11 +111,20 @@ def _read_folder(folder: Path) -> Iterator[Arrays]:
         if entry.is_dir():
             yield from _read_folder(entry)
         elif entry.suffix == ".npz":
-            yield _read_set(entry)
+            yield read_set(entry)
 
 
-def _read_set(file: Path) -> Arrays:
-    """Read an .npz file. Its names may hold slashes, and its expanded size is checked before."""
+def read_set(file: Path | BinaryIO, label: str = "") -> Arrays:
+    """Read an .npz file. Its names may hold slashes, and its expanded size is checked before.
+
+    Args:
+        file: path or content.
+        label: name in messages; "": the path.
+
+    Raises:
+        OptionError: it is no .npz file, is too large, or holds no array.
+    """
+    label = label or str(file)
     limit_bytes = import_limits().memory_bytes
     try:
         with zipfile.ZipFile(file) as archive:
@@ -122,7 +132,7 @@ def _read_set(file: Path) -> Arrays:
             size_bytes = sum(entry.file_size for entry in entries)
             if size_bytes > limit_bytes:
                 raise OptionError(
-                    f"the sample {file} takes {size_bytes} bytes, more than {limit_bytes}; give smaller "
+                    f"the sample {label} takes {size_bytes} bytes, more than {limit_bytes}; give smaller "
                     f"samples, or set {MEMORY} higher"
                 )
             arrays = {}
@@ -131,10 +141,10 @@ def _read_set(file: Path) -> Arrays:
                     value = np.lib.format.read_array(stream, allow_pickle=False)
                 arrays[entry.filename.removesuffix(".npy")] = restored(value)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise OptionError(f"the sample {file} is no .npz file: {_reason(error)}") from error
+        raise OptionError(f"the sample {label} is no .npz file: {_reason(error)}") from error
     if not arrays:
         raise OptionError(
-            f"the sample {file} holds no array; its keys are names of the model's inputs"
+            f"the sample {label} holds no array; its keys are names of the model's inputs"
         )
     return arrays
 

@@ -20,6 +20,25 @@ from collage.runtime.arrays import numpy_dtype
 _INTEGERS = "iub"
 
 
+def named_samples(samples: UserSamples, names: Sequence[str]) -> UserSamples:
+    """Return the samples by input name: `arr_N` is the input N, a lone array that of a lone input.
+
+    >>> lone = UserSamples(({"photo": np.zeros(2)},))
+    >>> list(named_samples(lone, ["x"]).sets[0])
+    ['x']
+    """
+    return replace(samples, sets=tuple(_named(arrays, names) for arrays in samples.sets))
+
+
+def _named(arrays: Arrays, names: Sequence[str]) -> Arrays:
+    if len(arrays) == len(names) == 1:
+        return {names[0]: next(iter(arrays.values()))}
+    places = {f"arr_{number}": name for number, name in enumerate(names)}
+    if set(arrays) <= set(places) and not set(arrays) & set(names):
+        return {places[name]: array for name, array in arrays.items()}
+    return arrays
+
+
 def shape_sets(samples: UserSamples, shapes: Sequence[ShapeSet]) -> tuple[ShapeSet, ...]:
     """Return the shape sets of the functions: `shapes`, else those of the samples.
 

@@ -29,6 +29,7 @@ from collage.pipeline.request import (
     SearchResult,
     fetch_model,
 )
+from collage.pipeline.request_samples import fetch_samples
 from collage.pipeline.results import claim_result, read_result
 from collage.pipeline.search_stage import (
     enumerated_function,
@@ -132,7 +133,8 @@ class LocalCompileService:
         )
 
     def _options(self, request: CompileRequest) -> Options:
-        return request.compile_options(self._store, self._cache_dir)
+        samples = fetch_samples(open_store(self._store, writes=False), request)
+        return request.compile_options(self._store, self._cache_dir, samples)
 
     @contextmanager
     def _model(self, request: CompileRequest) -> Iterator[Path]:

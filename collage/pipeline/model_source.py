@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote
 
-from collage.errors import ModelError
+from collage.errors import ModelError, OptionError
 from collage.frontend.model_files import external_names
 from collage.store import Store, open_store
 
@@ -41,6 +41,27 @@ def fetch_source(address: str, folder: Path) -> Path:
     parent, _, name = location.rpartition("/")
     store = open_store(f"{parent}?{settings}" if settings else parent, writes=False)
     return _download(store, name, folder)
+
+
+def fetch_samples_source(address: str, folder: Path) -> Path:
+    """Return the samples at `address`; an .npz file in S3 is brought into `folder`.
+
+    Raises:
+        OptionError: there are no samples, or the address makes no sense.
+        StoreError: S3 does not answer.
+    """
+    if "://" not in address:
+        path = Path(address).expanduser()
+        if not path.exists():
+            raise OptionError(f"{path}: no such samples on the machine that runs the flow")
+        return path
+    location, _, settings = address.partition("?")
+    parent, _, name = location.rpartition("/")
+    store = open_store(f"{parent}?{settings}" if settings else parent, writes=False)
+    file = folder / name
+    if not store.download(name, file):
+        raise OptionError(f"{store.url}/{name}: no such samples; name one .npz file")
+    return file
 
 
 def _download(store: Store, name: str, folder: Path) -> Path:

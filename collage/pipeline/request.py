@@ -18,9 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from collage.backends.registry import names_on
 from collage.cost import Environment
 from collage.errors import ModelError, StoreError
+from collage.frontend.input_names import input_names
 from collage.frontend.model_files import checked_name, open_model
+from collage.frontend.sample_files import NO_SAMPLES, UserSamples
+from collage.frontend.samples import named_samples, shape_sets
 from collage.option_declaration import declaration_of
 from collage.options import DeviceName, Options, request_fields
+from collage.pipeline.request_samples import put_samples, sample_files
 from collage.runtime.target import Target
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
@@ -73,7 +77,9 @@ class CompileRequest(_Document):
         environment: name of the measuring environment, default "local".
         threads: threads of every kernel, default 1.
         device: device of the kernels, default "cpu".
-        options: other options of the compile.
+        options: other options of the compile, with the shapes of the samples.
+        samples: digests of the sample sets' files (`request_samples`); default none.
+        settings: digest of the file of settings; "" without.
     """
 
     name: str
@@ -83,6 +89,8 @@ class CompileRequest(_Document):
     threads: int = Field(default=1, ge=1)
     device: DeviceName = "cpu"
     options: RequestOptions = Field(default_factory=RequestOptions)
+    samples: tuple[str, ...] = ()
+    settings: str = ""
 
     @property
     def target(self) -> Target:
@@ -98,10 +106,19 @@ class CompileRequest(_Document):
     def digest(self) -> str:
         return hashlib.sha256(self.text).hexdigest()
 
-    def compile_options(self, store: str, cache_dir: Path) -> Options:
-        """Return the options of a compile that shares costs through the store at this address."""
+    def compile_options(
+        self, store: str, cache_dir: Path, samples: UserSamples = NO_SAMPLES
+    ) -> Options:
+        """Return the options of a compile that shares costs through the store at this address.
+
+        Args:
+            store: address of the store.
+            cache_dir: folder of the local store.
+            samples: samples of the request (`request_samples.fetch_samples`); a probe needs none.
+        """
         options: dict[str, Any] = dict(self.options)
         machine: dict[str, Any] = {"threads": self.threads, "device": self.device}
+        machine |= {"samples": samples.sets, "inputs": samples.settings}
         return Options(**options, **machine, cache_dir=cache_dir, store=store)
 
 
@@ -211,10 +228,11 @@ def submit(
     threads: int = 1,
     device: DeviceName = "cpu",
     options: RequestOptions | None = None,
+    samples: UserSamples = NO_SAMPLES,
 ) -> CompileRequest:
     """Put the model's files and the request into the store; a repetition changes nothing.
 
-    The request keeps those backends of the options that run on the device.
+    The request keeps those backends of the options that run on the device, and has the samples' shapes.
 
     Raises:
         OptionError: an unknown backend, or none of them runs on the device.
@@ -222,6 +240,10 @@ def submit(
         StoreError: the store fails.
     """
     options = options or RequestOptions()
+    if samples:
+        samples = named_samples(samples, input_names(path))
+    sets, settings, sample_content = sample_files(samples)
+    put_samples(store, sample_content)
     with open_model(path) as files:
         external = {name: put_blob(store, file.path) for name, file in files.external.items()}
         model = put_blob(store, files.own.path)
@@ -232,11 +254,19 @@ def submit(
             environment=environment,
             threads=threads,
             device=device,
-            options=options.model_copy(update={"backends": names_on(options.backends, device)}),
+            options=options.model_copy(
+                update={
+                    "backends": names_on(options.backends, device),
+                    "shapes": shape_sets(samples, options.shapes),
+                }
+            ),
+            samples=sets,
+            settings=settings,
         )
         store.create(_key(request.digest), request.text)
         held = {external[name]: file.path for name, file in files.external.items()}
         keep_blobs(store, {model: files.own.path, **held})
+        put_samples(store, sample_content)
     return request
 
 

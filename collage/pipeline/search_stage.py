@@ -12,10 +12,11 @@ from pathlib import Path
 from collage.cost import Cost
 from collage.errors import ModelError
 from collage.frontend import Function, Model
+from collage.frontend.input_names import input_names
 from collage.frontend.inputs import input_sets
 from collage.frontend.isolated_import import guarded_import
 from collage.frontend.sample_files import read_samples
-from collage.frontend.samples import shape_sets, with_samples
+from collage.frontend.samples import named_samples, shape_sets, with_samples
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.conditions import MeasuringConditions, WorkerLimits
@@ -50,6 +51,8 @@ def import_with_options(path: Path, options: Options, work_dir: Path) -> Model:
         InputError: the model, a dimension or a sample is invalid.
     """
     samples = read_samples(options.samples, options.inputs)
+    if samples:
+        samples = named_samples(samples, input_names(path))
     model = guarded_import(
         path,
         dims=options.dims,

@@ -14,9 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from collage.errors import RegistryError
+from collage.errors import ModelError, RegistryError
 
 TAG_PREFIX = "collage."
+SAMPLES_TAG = "collage.samples"
+"""Tag of a version, set by users: path of its samples among its files, or `NO_SAMPLES_TAG`."""
+
+NO_SAMPLES_TAG = "none"
+"""Value of the tag for inputs that are generated although the version has an example."""
+
+SAMPLES = "samples"
+"""Name of a folder, and beginning of the names of files, that are a version's samples."""
+
 MAX_TAG_LENGTH = 1000
 """Maximum length of a stored reason, in characters."""
 
@@ -84,6 +93,19 @@ class Registry(Protocol):
         """
         ...
 
+    def samples(self, version: ModelVersion, folder: Path, path: str = "") -> tuple[Path, ...]:
+        """Return the sample files of the version, in a `folder` that `download` has filled.
+
+        Args:
+            version: version of a model.
+            folder: folder of the download.
+            path: file or folder among the version's files; "": what the version itself names.
+
+        Raises:
+            ModelError: there is no such file, or an example cannot be read.
+        """
+        ...
+
     def status(self, version: ModelVersion) -> VersionStatus:
         """Return the last recorded status."""
         ...
@@ -123,6 +145,20 @@ def from_tags(tags: Mapping[str, str]) -> VersionStatus:
     return VersionStatus(
         speedup=speedup, **{name: tags.get(f"{TAG_PREFIX}{name}", "") for name in names}
     )
+
+
+def named_samples(folder: Path, path: str, label: object) -> Path:
+    """Return the file or folder at a path among a version's files.
+
+    Raises:
+        ModelError: there is none, or it lies outside.
+    """
+    file = (folder / path).resolve()
+    if not file.is_relative_to(folder.resolve()) or not file.exists():
+        raise ModelError(
+            f"{label} has no samples at {path!r}; log them with the version, or correct the path"
+        )
+    return file
 
 
 def check_aliases(alias: str, accepted: str) -> None:

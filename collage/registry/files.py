@@ -1,6 +1,7 @@
 """A registry of ONNX files in a folder or in S3, through the same protocol as the store.
 
     NAME/VERSION/model.onnx        the model, and the files with its data beside it     create
+    NAME/VERSION/samples*.npz      samples of the model's inputs, one set a file               create
     NAME/VERSION/version.json      every file with size and SHA-256, written last       swap, once
     NAME/VERSION/status.json       status of the optimization                           swap
     NAME/aliases/ALIAS.json        {"version": "3"}                                     swap
@@ -18,7 +19,14 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 from collage.errors import ModelError, OptionError, RegistryError, StoreError
-from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags
+from collage.registry.base import (
+    SAMPLES,
+    ModelVersion,
+    VersionStatus,
+    from_tags,
+    named_samples,
+    to_tags,
+)
 from collage.store import Store, Version
 from collage.store.blobs import digest_of
 from collage.store.records import RecordError, parse_object
@@ -79,6 +87,11 @@ class FileRegistry:
         for name, digest in files.items():
             self._fetch(version, name, digest, folder)
         return folder / MODEL
+
+    def samples(self, version: ModelVersion, folder: Path, path: str = "") -> tuple[Path, ...]:
+        if path:
+            return (named_samples(folder, path, version),)
+        return tuple(sorted(folder.glob(f"{SAMPLES}*.npz")))
 
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._read(_status_key(version))[0])

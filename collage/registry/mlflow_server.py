@@ -33,7 +33,17 @@ from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
 )
 
 from collage.errors import ModelError, RegistryError  # noqa: E402
-from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags  # noqa: E402
+from collage.registry.base import (  # noqa: E402
+    NO_SAMPLES_TAG,
+    SAMPLES,
+    SAMPLES_TAG,
+    ModelVersion,
+    VersionStatus,
+    from_tags,
+    named_samples,
+    to_tags,
+)
+from collage.registry.input_example import example_files  # noqa: E402
 
 PAGE = 100
 _DESCRIPTION = "MLmodel"
@@ -100,6 +110,17 @@ class MlflowRegistry:
             )
         )  # fmt: skip
         return _pick(version, artifacts, data)
+
+    def samples(self, version: ModelVersion, folder: Path, path: str = "") -> tuple[Path, ...]:
+        path = path or self._get(version.name, version.version).tags.get(SAMPLES_TAG, "")
+        if path == NO_SAMPLES_TAG:
+            return ()
+        if path:
+            return (named_samples(folder, path, version),)
+        if (folder / SAMPLES).is_dir():
+            return (folder / SAMPLES,)
+        files = tuple(sorted(folder.glob(f"{SAMPLES}*.npz")))
+        return files or tuple(example_files(folder, version))
 
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._get(version.name, version.version).tags)

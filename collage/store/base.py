@@ -14,6 +14,7 @@ same version one succeeds, and the others learn of it. A folder and S3 implement
     kernels/<environment>/<digest>.jsonl a batch of kernel records       create
     aliases/<name>.json                the bundle of a name               swap
     requests/<digest>.json             a compile request                  create
+    samples/<digest>.npz               a request's samples                create
     searches/<digest>.json             a search checkpoint                swap
     results/<request>/<node>.json      the result of a request            swap
     answers/<token>.json               the answer of a pod                create
@@ -44,7 +45,8 @@ Source = bytes | Path
 _HASH = "[0-9a-f]{64}"
 _NAMED = "[A-Za-z0-9_-][A-Za-z0-9_./-]*"
 _LAYOUT = re.compile(
-    rf"(trash/)?(blobs/[0-9a-f]{{2}}/{_HASH}|(bundles|requests)/{_HASH}\.json)"
+    rf"(trash/)?(blobs/[0-9a-f]{{2}}/{_HASH}|(bundles|requests)/{_HASH}\.json"
+    rf"|samples/{_HASH}\.npz)"
     rf"|signatures/{_HASH}/{_NAMED}|(costs|tuning|shards|kernels)/({_HASH}|any)/{_HASH}\.jsonl"
     rf"|aliases/{_NAMED}\.json|searches/{_HASH}\.json|results/{_HASH}/{_HASH}\.json"
     r"|answers/[0-9a-f]{32}\.json|probe/[0-9a-f]{32}"

@@ -1,8 +1,9 @@
 """Mark and sweep: deletion of unreachable objects, in two steps.
 
-Manifests reach blobs (every bundle stays, with or without an alias), requests reach their models, results
-their reports. The sweep removes unreachable blobs, records unused for longer than `Retention`, objects of
-finished runs and of the start-up check, signatures of removed bundles, and unfinished uploads.
+Manifests reach blobs (every bundle stays, with or without an alias), requests reach their models and
+samples, results their reports. The sweep removes unreachable blobs and samples, records unused for longer
+than `Retention`, objects of finished runs and of the start-up check, signatures of removed bundles, and
+unfinished uploads.
 
 A writer may add a reference between the mark and the sweep. So the sweep first moves objects to the trash,
 still readable, and then reads the references again: an object with a new reference is restored. A writer
@@ -21,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from collage.runtime.json_fields import is_digest
 from collage.store.aliases import list_aliases
 from collage.store.base import BlobDigest, Entry, Store, is_ours
 from collage.store.blobs import blob_key, trash_key, unseal
@@ -32,8 +34,8 @@ DAY_S = 24 * 3600.0
 REQUESTS_AT_ONCE = 8
 TRASH = "trash/"
 _FOLDERS = (
-    "answers/", "blobs/", "costs/", "kernels/", "probe/", "requests/", "results/", "searches/",
-    "shards/", "signatures/", TRASH, "tuning/",
+    "answers/", "blobs/", "costs/", "kernels/", "probe/", "requests/", "results/", "samples/",
+    "searches/", "shards/", "signatures/", TRASH, "tuning/",
 )  # fmt: skip
 
 
@@ -169,7 +171,9 @@ def _mark(store: Store, listed: Sequence[Entry], older_s: float) -> _Marks:
     results: dict[str, str] = {}
     keys = [entry.key for entry in listed]
     for key in (key for key in keys if key.startswith(("requests/", "trash/requests/"))):
-        reached.update(map(blob_key, _models(_fields(store, key))))
+        request = _fields(store, key)
+        reached.update(map(blob_key, _models(request)))
+        reached.update(_samples(request))
     for key in (key for key in keys if key.startswith("results/")):
         result = _result(store, key)
         results[key] = _digest(result, "bundle")
@@ -204,6 +208,15 @@ def _models(request: Fields) -> Iterator[BlobDigest]:
             yield BlobDigest(digest)
 
 
+def _samples(request: Fields) -> Iterator[str]:
+    """Yield the keys of a request's samples."""
+    listed = request.entry.get("samples")
+    sets = listed if isinstance(listed, list) else []
+    for digest in (*sets, request.entry.get("settings")):
+        if isinstance(digest, str) and is_digest(digest):
+            yield f"samples/{digest}.npz"
+
+
 def _digest(fields: Fields, name: str) -> str:
     try:
         return fields.digest(name)
@@ -226,7 +239,7 @@ def _retained(listed: Iterable[Entry], marks: _Marks, retention: Retention) -> f
 
 def _is_garbage(entry: Entry, marks: _Marks, retained: Collection[str]) -> bool:
     key = entry.key
-    if key.startswith("blobs/"):
+    if key.startswith(("blobs/", "samples/")):
         return key not in marks.reached
     if key.startswith("signatures/"):
         return _signed(key) not in marks.bundles | marks.unpublished
@@ -251,7 +264,7 @@ def _remove(store: Store, entry: Entry, older_s: float) -> bool:
     entry_now = store.stat(entry.key)
     if entry_now is None or entry_now.age_s < older_s:
         return False
-    by_trash = entry.key.startswith(("blobs/", "requests/"))
+    by_trash = entry.key.startswith(("blobs/", "requests/", "samples/"))
     if by_trash and not store.copy(entry.key, trash_key(entry.key)):
         return False
     store.delete(entry.key)

@@ -40,6 +40,7 @@ from collage.pipeline.request import (
     SearchResult,
     fetch_model,
 )
+from collage.pipeline.request_samples import fetch_samples
 from collage.pipeline.search_stage import model_sweep
 from collage.report.progress import Progress
 from collage.runtime.function_names import function_names
@@ -97,7 +98,8 @@ class ClusterCompileService:
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         facts = self._known_facts(request)
-        options = request.compile_options(self._address, self._cache_dir)
+        samples = fetch_samples(open_store(self._address, writes=False), request)
+        options = request.compile_options(self._address, self._cache_dir, samples)
         backends = node_backends(request, facts)
 
         def open_measurer(

@@ -27,6 +27,7 @@ from collage.measure.device import capability_of
 from collage.measure.environment import this_environment
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.request import CompileRequest, fetch_model, read_request
+from collage.pipeline.request_samples import fetch_samples
 from collage.pipeline.search_stage import imported
 from collage.store import open_store
 from collage.store.base import BlobDigest, Store
@@ -78,7 +79,7 @@ def open_shard(
         generate_for(capability)
     request = read_request(store, batch.request)
     backends = fitting_backends(batch, request)
-    options = request.compile_options(address, scratch)
+    options = request.compile_options(address, scratch, fetch_samples(store, request))
     path = fetch_model(store, request, scratch / "model")
     kernels = KernelIndex(store, batch.environment, record_keys(options.store_dir))
     with (
