@@ -5,7 +5,8 @@ before it runs. So the producer of such a value and its readers form one group (
 `Gather`), together with every node on a path between nodes of the group; groups that feed each
 other become one. With each group contracted to one node, all values of the graph have a shape
 (except outputs of the function, see `returns_dynamic_shape`), and rules need no special case: the
-smallest region around a data-dependent value is a single node.
+smallest region around a data-dependent value is a single node. A loop driven by the plug-in is the
+exception: it allocates its results, so `group_parts` splits its group there.
 
 Time is linear in nodes and operands for a graph without such values, and for each group otherwise.
 """
@@ -35,6 +36,39 @@ def returns_dynamic_shape(graph: DataflowGraph, nodes: IndexSet) -> bool:
     """
     makers = (graph.producer.get(value) for value in graph.outputs if value not in graph.types)
     return any(maker is not None and nodes >> maker & 1 for maker in makers)
+
+
+def passes_on_dynamic_shape(graph: DataflowGraph, nodes: IndexSet) -> bool:
+    """Tell whether `nodes` produce a value of unknown shape for the caller or for other nodes.
+
+    Their kernel has to allocate its outputs.
+    """
+    return any(
+        nodes >> graph.producer[value] & 1
+        and (value in graph.outputs or graph.readers.get(value, 0) & ~nodes)
+        for value in open_values(graph)
+    )
+
+
+def group_parts(graph: DataflowGraph, driven: IndexSet) -> list[IndexSet]:
+    """Return the parts of the groups between their nodes in `driven`, in topological order.
+
+    The kernel of a driven node allocates its outputs, and kernels of ONNX Runtime take inputs of any shape. A
+    group holds every node on a path between its nodes, so an interval of its topological order is convex.
+    """
+    parts: list[IndexSet] = []
+    for group in dynamic_shape_groups(graph):
+        if not group & driven:
+            continue
+        part = 0
+        for index in indices(group):
+            if driven >> index & 1:
+                parts.append(part)
+                part = 0
+            else:
+                part |= 1 << index
+        parts.append(part)
+    return [part for part in parts if part]
 
 
 def dynamic_shape_groups(graph: DataflowGraph) -> list[IndexSet]:

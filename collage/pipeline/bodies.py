@@ -27,7 +27,6 @@ from collage.errors import BackendError, ModelError, SearchError
 from collage.frontend import Function, Model
 from collage.frontend.model import Body
 from collage.frontend.region import region_digest
-from collage.graph.dynamic_shape_groups import dynamic_shape_groups
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.search_stage import (
@@ -68,14 +67,9 @@ class BodyPartitioner:
         if self.context.options.target.is_gpu:
             return
         nodes = _bodies_by_node(function)
-        grouped = dynamic_shape_groups(function.graph)
         for position, (node, bodies) in enumerate(nodes):
             if position >= MAX_NODES:
                 self._note(function, node, f"only {MAX_NODES} nodes with bodies are partitioned")
-            elif any(group >> node & 1 for group in grouped):
-                self._note(
-                    function, node, "other operators read a result whose length depends on data"
-                )
             else:
                 try:
                     self._partition_node(function, node, bodies, reference_dir)
@@ -87,7 +81,7 @@ class BodyPartitioner:
         self, function: Function, node: int, bodies: Sequence[Body], reference_dir: Path
     ) -> None:
         plans = [self._plans(function, body, reference_dir) for body in bodies]
-        count = min(len(ControlFlowBackend.variants), max(map(len, plans)))
+        count = min(len(ControlFlowBackend.variants), max(1, *map(len, plans)))
         choices = [
             [
                 body_plans[min(rank, len(body_plans) - 1)] if body_plans else None

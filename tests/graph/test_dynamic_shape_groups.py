@@ -7,6 +7,8 @@ from collage.graph.dataflow import DataflowGraph, Node, TensorType
 from collage.graph.dynamic_shape_groups import (
     contract_groups,
     dynamic_shape_groups,
+    group_parts,
+    passes_on_dynamic_shape,
     returns_dynamic_shape,
 )
 from collage.graph.index_set import index_set, indices
@@ -57,6 +59,32 @@ def test_dynamic_shape_groups(edges, unknown, expected):
     assert [set(indices(group)) for group in groups] == expected
     assert quotient_order(dataflow, groups) is not None
     assert all(SubGraph(dataflow, group).is_convex for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("edges", "unknown", "driven", "expected"),
+    [
+        ("a:x b:a c:b d:c", "b", {1}, [{2}]),
+        ("a:x b:a c:b d:c e:d", "bcd", {2}, [{1}, {3, 4}]),
+        ("a:x b:a c:b d:c e:d", "bcd", {1, 3}, [{2}, {4}]),
+        ("a:x b:a c:b d:c", "b", {0}, []),
+        # b and d join over a; c, on a path between them, is driven.
+        ("a:x b:a c:b d:ac e:d", "a", {2}, [{0, 1}, {3}]),
+    ],
+)
+def test_driven_nodes_divide_their_groups(edges, unknown, driven, expected):
+    dataflow = graph(edges, unknown)
+    parts = group_parts(dataflow, index_set(driven))
+    assert [set(indices(part)) for part in parts] == expected
+    assert all(SubGraph(dataflow, part).is_convex for part in parts)
+
+
+def test_a_region_allocates_what_others_read():
+    dataflow = graph("a:x b:a c:b d:c", "b")
+    assert passes_on_dynamic_shape(dataflow, 0b0010)
+    assert not passes_on_dynamic_shape(dataflow, 0b0110)
+    assert not passes_on_dynamic_shape(dataflow, 0b1100)
+    assert passes_on_dynamic_shape(graph("a:x b:a", "b"), 0b11)
 
 
 def test_contracted_nodes_contain_every_node_once():

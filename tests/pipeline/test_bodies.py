@@ -25,10 +25,12 @@ from tests.support.control_flow_models import write_model
 
 
 @contextmanager
-def partitioned(text, folder):
-    """Partition the bodies of a model with TVM, with little measuring."""
+def partitioned(text, folder, *backends):
+    """Partition the bodies of a model, with TVM unless backends are named, with little measuring."""
     path = write_model(text, folder / "model.onnx")
-    options = Options(backends=("tvm",), threads=1, cache_dir=folder / "store", measure_budget_s=1)
+    options = Options(
+        backends=backends or ("tvm",), threads=1, cache_dir=folder / "store", measure_budget_s=1
+    )
     with open_compile_context(options) as context:
         model = imported(path, context)
         partitioner = BodyPartitioner(model, context)
@@ -60,10 +62,21 @@ def test_bodies_of_one_structure_are_searched_once(tmp_path):
         assert plans[0].plans[0].executables != plans[1].plans[0].executables
 
 
-def test_a_loop_whose_rows_others_read_stays_whole(tmp_path):
-    with partitioned(models.READ_ROWS, tmp_path) as (partitioner, _):
-        (note,) = partitioner.context.notes
-        assert note.endswith("other operators read a result whose length depends on data")
+def test_a_loop_is_apart_from_operators_that_read_its_rows(tmp_path):
+    with partitioned(models.READ_ROWS, tmp_path, "tvm", "onnxruntime") as (partitioner, samples):
+        context, function = partitioner.context, partitioner.model.functions[0]
+        work = enumerated_function(function, context).work.values()
+        regions = {(request.nodes, request.backend): request for request in work}
+        assert regions.keys() == {
+            (0b11, "onnxruntime"),
+            (0b10, "onnxruntime"),
+            (0b01, CONTROL_FLOW),
+        }
+        parts = [regions[0b10, "onnxruntime"], regions[0b01, CONTROL_FLOW]]
+        measurer = local_measurer(function, samples.reference_dir, context)
+        costs = measurer.measure(parts)
+        measurer.close()
+        assert [cost.reason for cost in costs] == ["", ""]
 
 
 @pytest.mark.full

@@ -24,7 +24,8 @@ from collage.frontend import Function
 from collage.frontend.importer import import_model
 from collage.frontend.model import Body
 from collage.frontend.region import region_values
-from collage.graph.dynamic_shape_groups import contract_groups
+from collage.graph.dynamic_shape_groups import contract_groups, group_parts
+from collage.graph.index_set import first, index_set, indices
 from collage.runtime.session import ExecutableSession
 from collage.verify.plan_executable import function_signature
 from tests.support.control_flow_models import write_model
@@ -99,14 +100,23 @@ def _planned_body(body: Body) -> PlannedBody:
 def planned_kernels(function: Function, folder: Path) -> tuple[PlannedKernel, ...]:
     """Return one kernel for each node, or for each group of nodes with a value of unknown shape."""
     context = BuildContext(1, bodies_dir=folder / "bodies")
-    _, members = contract_groups(function.graph)
     kernels = []
-    for nodes in members:
+    for nodes in _regions(function):
         inputs, outputs = region_values(function, nodes)
         backend = _backend(function, nodes, folder)
         kernel = backend.compile(function, nodes, context, backend.variants[0])
         kernels.append(PlannedKernel(nodes, backend.name, kernel, inputs, outputs=outputs))
     return tuple(kernels)
+
+
+def _regions(function: Function) -> list[int]:
+    """Return single nodes, groups without driven nodes, and the parts of the others, in order."""
+    graph = function.graph
+    driven = index_set(body.node for body in function.bodies)
+    _, members = contract_groups(graph)
+    regions = [nodes for nodes in members if nodes.bit_count() == 1 or not nodes & driven]
+    inside = [1 << node for node in indices(driven) if 1 << node not in regions]
+    return sorted([*regions, *inside, *group_parts(graph, driven)], key=first)
 
 
 def _backend(function: Function, nodes: int, folder: Path) -> Backend:

@@ -11,7 +11,7 @@ from collage.backends.base import Availability, PluginKernel
 from collage.frontend.model import Function
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import DataflowGraph
-from collage.graph.dynamic_shape_groups import returns_dynamic_shape
+from collage.graph.dynamic_shape_groups import passes_on_dynamic_shape
 from collage.graph.index_set import IndexSet, index_set
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
@@ -68,7 +68,7 @@ def cpu_session_kernel(
         threads: threads of the session.
         optimisation: ONNX Runtime's level of graph optimisation.
     """
-    allocates = returns_dynamic_shape(function.graph, nodes)
+    allocates = passes_on_dynamic_shape(function.graph, nodes)
     header: Header = {"graph_optimization_level": optimisation, "threads": threads}
     header = {**header, "allocates": 1} if allocates else header
     model = region_onnx(function, nodes).SerializeToString()

@@ -40,6 +40,13 @@ def test_stacked_results_have_a_row_for_each_turn(tmp_path):
         assert outputs["rows"].shape == (rows, 2, 8)
 
 
+def test_operators_behind_a_loop_of_unknown_length_run(tmp_path):
+    driven = DrivenModel(models.READ_ROWS, tmp_path)
+    assert [kernel.backend for kernel in loop_kernels(driven)] == ["control_flow", "onnxruntime"]
+    for count in (0, 1, 7):
+        driven.check(x=X, trips=trips(count))
+
+
 def test_constant_turns_give_results_of_known_shape(tmp_path):
     driven = DrivenModel(models.CONSTANT_TURNS, tmp_path)
     stacked = driven.function.graph.nodes[0].outputs[-1]

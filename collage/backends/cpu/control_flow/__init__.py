@@ -19,7 +19,6 @@ from collage.errors import BackendError
 from collage.frontend.bodies import is_control_flow
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph
-from collage.graph.dynamic_shape_groups import contract_groups
 from collage.graph.index_set import IndexSet, first
 from collage.graph.sub_graph import SubGraph
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
@@ -40,11 +39,10 @@ class PartitionedBodies(PartitionRule):
     variants: tuple[tuple[int, tuple[str, ...]], ...]
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        groups = contract_groups(graph)[1]
         return [
             Candidate(SubGraph(graph, 1 << node), spec, "PartitionedBodies")
             for node, variants in self.variants
-            if spec.variant in variants and 1 << node in groups
+            if spec.variant in variants
         ]
 
 

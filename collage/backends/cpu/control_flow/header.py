@@ -12,7 +12,7 @@ from collage.frontend.load_function import load_function
 from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
 from collage.frontend.region import region_values
-from collage.graph.dynamic_shape_groups import returns_dynamic_shape
+from collage.graph.dynamic_shape_groups import passes_on_dynamic_shape
 from collage.runtime.blob import Json, pack
 
 Pair = list[int]
@@ -62,7 +62,7 @@ class BlobBuilder:
     @property
     def allocates(self) -> bool:
         """Whether an output's shape depends on the number of turns."""
-        return returns_dynamic_shape(self.function.graph, 1 << self.node)
+        return passes_on_dynamic_shape(self.function.graph, 1 << self.node)
 
     def build(self, plans: NodePlans, plan: BodiesPlan) -> tuple[str, bytes]:
         """Return the kernel's kind and its blob.

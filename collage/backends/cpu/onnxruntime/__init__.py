@@ -5,7 +5,8 @@ layout (NCHWc) with reorders at the region's borders; a short region may be fast
 convolution are equal in both variants and are candidates once.
 
 Values with data-dependent shapes are allowed inside a region, and at its outputs where the function returns
-them: such a kernel allocates its outputs.
+them: such a kernel allocates its outputs. Where a loop with a partitioned body makes such a value, the
+operators before and after the loop are regions too.
 """
 
 from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
@@ -16,8 +17,10 @@ from collage.backends.common.onnxruntime import (
 )
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet
+from collage.graph.index_set import IndexSet, index_set
+from collage.rules.group_parts import GroupParts
 from collage.rules.rule import PartitionRule
+from collage.rules.wrap import Union
 
 OPTIMISATION_LEVELS = {"": "all", "extended": "extended"}
 """ONNX Runtime's level of graph optimisation by variant."""
@@ -37,7 +40,9 @@ class OnnxRuntimeBackend(Backend):
         return None
 
     def rule(self, function: Function) -> PartitionRule:
-        return ConvolutionVariants.of(function.graph, function.graph.everything)
+        driven = index_set(body.node for body in function.bodies)
+        regions = ConvolutionVariants.of(function.graph, function.graph.everything)
+        return Union((regions, GroupParts(driven))) if driven else regions
 
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
