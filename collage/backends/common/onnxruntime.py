@@ -3,12 +3,16 @@
 Its kernels run regions of the CPU backend, and regions on the host inside an executable for a GPU.
 """
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from collage.backends.base import Availability, PluginKernel
 from collage.frontend.model import Function
+from collage.frontend.onnx_proto import sub_graphs
+from collage.frontend.onnxruntime_session import first_line, session
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.dynamic_shape_groups import passes_on_dynamic_shape
@@ -18,6 +22,8 @@ from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Primitive
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
+
+log = logging.getLogger(__name__)
 
 ONNXRUNTIME = "onnxruntime"
 """Name of the library, and kind of the plug-in's kernel."""
@@ -71,6 +77,30 @@ def cpu_session_kernel(
     allocates = passes_on_dynamic_shape(function.graph, nodes)
     header: Header = {"graph_optimization_level": optimisation, "threads": threads}
     header = {**header, "allocates": 1} if allocates else header
-    model = region_onnx(function, nodes).SerializeToString()
-    blob = pack(header, [np.frombuffer(model, np.uint8)])
+    model = region_onnx(function, nodes)
+    bodies = [body for node in model.graph.node for body in sub_graphs(node)]
+    if bodies and not _opens(model, optimisation):
+        _forget_dimensions(model)
+    blob = pack(header, [np.frombuffer(model.SerializeToString(), np.uint8)])
     return PluginKernel(ONNXRUNTIME, blob, allocates, libraries=frozenset({ONNXRUNTIME}))
+
+
+def _opens(model: onnx.ModelProto, optimisation: str) -> bool:
+    """Tell whether ONNX Runtime opens the model of a region."""
+    try:
+        session(model.SerializeToString(), f"ORT_ENABLE_{optimisation.upper()}")
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
+        log.debug("ONNX Runtime does not open a region with bodies: %s", first_line(error))
+        return False
+    return True
+
+
+def _forget_dimensions(model: onnx.ModelProto) -> None:
+    """Keep the ranks of the inputs only.
+
+    A body may have branches for other shapes (squeeze where a dimension is 1, else not). With static
+    shapes ONNX Runtime infers the rank of the branch that is never taken, and refuses what follows.
+    """
+    for value in model.graph.input:
+        for dimension in value.type.tensor_type.shape.dim:
+            dimension.Clear()

@@ -1,10 +1,13 @@
+import numpy as np
 import pytest
+from onnx.helper import make_node as node
 
 from collage.backends.base import BuildContext
 from collage.backends.cpu.openvino import OpenVinoBackend, reason_in
 from collage.errors import BackendError
 from collage.runtime import plugin
 from tests.backends import regions
+from tests.frontend.build import imported, model
 
 
 @pytest.mark.parametrize("nodes", [0b1, 0b11, 0b110, 0b1100, 0b11111])
@@ -25,6 +28,19 @@ def test_it_says_why_not(tmp_path):
         None,
         "OpenVINO has no Det",
     ]
+
+
+def test_products_without_their_quantisation_are_refused(tmp_path):
+    scale, zero = np.float32([0.01]), np.int8([0])
+    document = model(
+        [node("DynamicQuantizeMatMul", ["x", "w", "scale", "zero"], ["y"], domain="com.microsoft")],
+        {"x": ("float32", (4, 8))},
+        ["y"],
+        {"w": np.ones((8, 3), np.int8), "scale": scale, "zero": zero},
+        domains=["com.microsoft"],
+    )
+    reason = OpenVinoBackend().unsupported(imported(document, tmp_path), 0)
+    assert reason == "OpenVINO computes DynamicQuantizeMatMul without quantising its input"
 
 
 def test_an_unknown_variant_is_refused(tmp_path):

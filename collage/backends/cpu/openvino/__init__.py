@@ -37,6 +37,12 @@ NEVER_CONVERTED = frozenset({
 })  # fmt: skip
 """Operators without a conversion rule in 2026.4 (and sequences, which are no tensors)."""
 
+WITHOUT_QUANTISATION = frozenset({
+    "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
+})  # fmt: skip
+"""Operators that 2026.4 computes from unquantised activations: one per cent of the scale beside the original,
+which a chain of them multiplies."""
+
 DTYPES = frozenset({
     "float32", "float16", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8",
     "uint16", "uint32", "uint64", "bool",
@@ -64,6 +70,8 @@ class OpenVinoBackend(Backend):
         operator = function.onnx_nodes[node].op_type
         if operator in NEVER_CONVERTED:
             return f"OpenVINO has no {operator}"
+        if operator in WITHOUT_QUANTISATION:
+            return f"OpenVINO computes {operator} without quantising its input"
         for value in (*graph_node.inputs, *graph_node.outputs):
             if not value or value in function.weights:
                 continue
