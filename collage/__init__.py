@@ -16,6 +16,7 @@ turn_telemetry_off()  # before anything is imported that would report
 from collage.options import Options  # noqa: E402
 
 if TYPE_CHECKING:
+    from collage.entries import ModelPaths
     from collage.report.data import Summary
     from collage.runtime.loader import LoadedBundle
 
@@ -24,19 +25,29 @@ __all__ = ["Options", "compile", "load"]
 
 
 def compile(
-    model: str | os.PathLike[str],
+    models: "ModelPaths",
     options: Options | None = None,
     *,
     output: str | os.PathLike[str],
 ) -> "Summary":
-    """Compile the ONNX file `model` into the bundle folder `output` and return what was found.
+    """Compile an ONNX file, or several as the entries of one bundle, into the bundle folder `output`.
+
+    Args:
+        models: ONNX file; or a folder of such files, or several files ("NAME=PATH" names an entry), or
+            files by the names of their entries.
+        options: options of the compile; None: the defaults.
+        output: folder to create or replace.
+
+    Returns:
+        The summary of the compile.
 
     Raises:
         CollageError: see `collage.errors`; nothing is published then.
     """
+    from collage.entries import find_entries
     from collage.pipeline import compile_model
 
-    return compile_model(Path(model), options or Options(), Path(output))
+    return compile_model(find_entries(models), options or Options(), Path(output))
 
 
 def load(

@@ -95,7 +95,7 @@ def _submit(
     ]
     first = requests[0]
     return Submitted(
-        model=first.name, version=version or first.model[:12], requests=tuple(requests)
+        model=first.name, version=version or first.models[0].model[:12], requests=tuple(requests)
     )
 
 

@@ -28,6 +28,7 @@ from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.graph.quantisation import is_quantised
 from collage.runtime.fallback import Fallback
+from collage.runtime.function_names import MAIN
 from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.runtime.target import Target
 from collage.verify.decision import Decision
@@ -44,6 +45,7 @@ class BundledFunction:
     decision: Decision
     inputs: Mapping[str, np.ndarray]
     expected: Mapping[str, np.ndarray]
+    entry: str = MAIN
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class BundledFallback:
 class BundleMetadata:
     """Metadata of the compile for the manifest."""
 
-    model: Model
+    models: Sequence[Model]
     threads: int
     environment_digest: str
     seed: int
@@ -116,9 +118,7 @@ def _manifest(
     cpu_model, features = cpu_features()
     return ManifestDocument(
         executable=EXECUTABLE if functions else "",
-        functions=tuple(
-            _signature(published.function, published.decision) for published in functions
-        ),
+        functions=tuple(map(_signature, functions)),
         fallbacks=tuple(fallback_entry(bundled.fallback) for bundled in facts.fallbacks),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
@@ -139,7 +139,10 @@ def _manifest(
         allow_slower=facts.allow_slower
         and not all(published.decision.passed for published in functions),
         provenance=Provenance(
-            models=(OriginalModel(path=facts.model.path.name, sha256=facts.model.sha256),),
+            models=tuple(
+                OriginalModel(path=model.path.name, sha256=model.sha256, entry=model.entry)
+                for model in facts.models
+            ),
             collage_version=__version__,
             environment_digest=facts.environment_digest,
             seed=facts.seed,
@@ -179,8 +182,8 @@ def fallback_entry(fallback: Fallback) -> FallbackEntry:
     )
 
 
-def _signature(function: Function, decision: Decision) -> SignatureEntry:
-    signature = function_signature(function, decision.chosen.kernel)
+def _signature(published: BundledFunction) -> SignatureEntry:
+    signature = function_signature(published.function, published.decision.chosen.kernel)
     inputs, outputs = (
         tuple(
             TensorEntry(name=tensor.name, shape=tensor.shape, dtype=tensor.dtype)
@@ -189,7 +192,11 @@ def _signature(function: Function, decision: Decision) -> SignatureEntry:
         for tensors in (signature.inputs, signature.outputs)
     )
     return SignatureEntry(
-        function=signature.function, inputs=inputs, outputs=outputs, kernel=signature.kernel
+        function=signature.function,
+        inputs=inputs,
+        outputs=outputs,
+        kernel=signature.kernel,
+        entry=published.entry,
     )
 
 

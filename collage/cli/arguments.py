@@ -27,6 +27,15 @@ def add_command(
     return parser
 
 
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Add the models of a bundle's entries to a command."""
+    parser.add_argument(
+        "model", nargs="+", metavar="MODEL",
+        help="ONNX file; several, or a folder of them, become the entries of one bundle, named after their "
+        "files, or NAME=FILE",
+    )  # fmt: skip
+
+
 def print_result(as_json: bool, facts: object, text: str) -> None:
     """Print the facts as one JSON document, or the text."""
     print(json.dumps(facts) if as_json else text)

@@ -9,6 +9,7 @@ import numpy as np
 
 from collage.cli.arguments import Commands, add_command, print_result
 from collage.cli.signing import add_verify_options
+from collage.entries import find_entries
 from collage.errors import InputError, MeasureError, OptionError
 from collage.option_text import parse_duration
 from collage.runtime.arrays import restored, save_arrays
@@ -29,6 +30,7 @@ def add_bundle_commands(commands: Commands) -> None:
     run.add_argument("bundle", type=Path, help="bundle directory")
     run.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy",
                      help="value of an input; without inputs the golden data is checked")  # fmt: skip
+    run.add_argument("--entry", help="entry of the bundle (default: the only one)")
     run.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs to this file")
     add_verify_options(run)
     run.add_argument("--json", action="store_true", help="print one JSON document")
@@ -36,7 +38,7 @@ def add_bundle_commands(commands: Commands) -> None:
     bench.add_argument("bundle", type=Path, help="bundle directory")
     bench.add_argument("--seconds", type=parse_duration, default=3.0,
                        help="benchmark time of one function (default 3s)")  # fmt: skip
-    bench.add_argument("--model", type=Path,
+    bench.add_argument("--model", action="append", default=[], metavar="FILE|ENTRY=FILE",
                        help="original ONNX file: compare with the frameworks, interleaved")  # fmt: skip
     bench.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -49,8 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
         bundle.check()
         print_result(arguments.json, {"golden": "equal"}, "golden data: equal")
         return 0
-    outputs = bundle.run(_read_inputs(arguments.input))
-    arrays = _plain_arrays(outputs, bundle.fallback())
+    outputs = bundle.run(_read_inputs(arguments.input), arguments.entry)
+    arrays = _plain_arrays(outputs, bundle.fallback(arguments.entry or bundle.entries[0]))
     if arguments.save:
         try:
             save_arrays(arguments.save, arrays)
@@ -89,11 +91,11 @@ def _read_inputs(options: list[str]) -> dict[str, np.ndarray]:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    if arguments.model is None:
+    if not arguments.model:
         return _bench_alone(arguments)
     from collage.pipeline import compare_bundle
 
-    latencies = compare_bundle(arguments.bundle, arguments.model, arguments.seconds)
+    latencies = compare_bundle(arguments.bundle, find_entries(arguments.model), arguments.seconds)
     comparisons = {
         name: _comparison(arguments.bundle, function) for name, function in latencies.items()
     }

@@ -3,11 +3,11 @@
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collage.cli.arguments import Commands, add_command
+from collage.cli.arguments import Commands, add_command, add_models
 from collage.cli.option_arguments import add_option, written_options
+from collage.entries import find_entries
 from collage.options import Options
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add_candidates_command(
     """Add the command to the parser."""
     summary = "list the candidate regions of a model of each backend, with the reasons for refusals"
     parser = add_command(commands, "candidates", _candidates, summary)
-    parser.add_argument("model", type=Path, help="ONNX file")
+    add_models(parser)
     add_option(parser, "device")
     add_option(parser, "backends", "backend names (default: all backends of the device)")
     add_option(parser, "dims")
@@ -38,7 +38,7 @@ def _candidates(arguments: argparse.Namespace) -> int:
     from collage.pipeline import list_candidates
 
     options = Options(**written_options(arguments))
-    backends = list_candidates(arguments.model, options)
+    backends = list_candidates(find_entries(arguments.model), options)
     if arguments.json:
         print(
             json.dumps(

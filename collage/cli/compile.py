@@ -1,10 +1,12 @@
 """The command `compile`."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from collage.cli.arguments import Commands, add_command
+from collage.cli.arguments import Commands, add_command, add_models
 from collage.cli.option_arguments import OPTION_NAMES, add_option, written_options
+from collage.entries import find_entries
 from collage.errors import OptionError
 from collage.options import EFFORTS, Options, Precision
 
@@ -12,7 +14,7 @@ from collage.options import EFFORTS, Options, Precision
 def add_compile_command(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = add_command(commands, "compile", _compile, "compile an ONNX model into a bundle")
-    parser.add_argument("model", type=Path, help="ONNX file")
+    add_models(parser)
     parser.add_argument(
         "-o", "--output", type=Path, help="bundle directory (default: MODEL.collage)"
     )
@@ -31,14 +33,22 @@ def _compile(arguments: argparse.Namespace) -> int:
     from collage.pipeline import compile_model
     from collage.report.terminal import TerminalProgress, print_summary
 
-    output = arguments.output or Path(arguments.model.stem + ".collage")
+    entries = find_entries(arguments.model)
+    output = arguments.output or _default_output(arguments.model)
     progress = TerminalProgress(quiet=arguments.quiet)
-    summary = compile_model(arguments.model, _options(arguments), output, progress)
+    summary = compile_model(entries, _options(arguments), output, progress)
     if arguments.json:
         print(summary.to_json())
     else:
         print_summary(summary)
     return 0
+
+
+def _default_output(models: Sequence[str]) -> Path:
+    """Name the bundle after the model or folder. Raises OptionError for several."""
+    if len(models) > 1:
+        raise OptionError("a bundle of several models needs a name: add --output DIR")
+    return Path(Path(models[0].rpartition("=")[2]).absolute().stem + ".collage")
 
 
 def _options(arguments: argparse.Namespace) -> Options:

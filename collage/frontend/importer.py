@@ -1,7 +1,7 @@
 """From an ONNX file to functions: load, bind shapes, fold, infer types, find operator kinds."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from collage.frontend.bodies import BodyFile, extract_bodies, strip_passed_on
 from collage.frontend.float16 import float_types, half_type, retyped
 from collage.frontend.fold import fold, save_model
 from collage.frontend.infer import infer_types
-from collage.frontend.load import bind_shapes, read_model
+from collage.frontend.load import bind_shapes, named_dims, read_model
 from collage.frontend.load_function import KINDS, make_function
 from collage.frontend.model import Body, Function, Model
 from collage.frontend.onnx_proto import tensor_type
 from collage.frontend.tidy import tidy
 from collage.graph.op_pattern import OpPatternKind
-from collage.runtime.function_names import function_name
+from collage.runtime.function_names import MAIN, function_name
 
 ShapeSet = Mapping[str, tuple[int, ...]]
 _NO_TYPE = onnx.TypeProto()
@@ -34,6 +34,7 @@ class Simplified:
         functions: name and simplified file of each function.
         notes: notes of the import for the report, e.g. constants without folding.
         bodies: bodies of control flow, in files of their own.
+        absent_dims: optional dimensions that the model lacks.
     """
 
     sha256: str
@@ -41,6 +42,7 @@ class Simplified:
     functions: tuple[tuple[str, Path], ...]
     notes: tuple[str, ...]
     bodies: tuple[BodyFile, ...] = ()
+    absent_dims: frozenset[str] = frozenset()
 
 
 def import_model(
@@ -50,8 +52,10 @@ def import_model(
     shapes: Sequence[ShapeSet] = (),
     work_dir: Path,
     keep_half: bool = False,
+    entry: str = MAIN,
+    optional_dims: Collection[str] = (),
 ) -> Model:
-    """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set.
+    """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set of the entry.
 
     The import runs in this process, without limits of memory and time. For an untrusted model use
     `frontend.isolated_import.guarded_import`.
@@ -62,6 +66,8 @@ def import_model(
         shapes: input shapes by input name, one mapping per shape set; default: one set from `dims`.
         work_dir: folder for the simplified file of each function; created if missing.
         keep_half: keep the type of a float16 or bfloat16 model, for a GPU (`frontend.float16`).
+        entry: name of the model's entry in its bundle.
+        optional_dims: names in `dims` that the model may lack.
 
     Raises:
         ModelError: the file cannot be used.
@@ -73,9 +79,15 @@ def import_model(
     """
     path = Path(path)
     simplified = simplify_model(
-        path, dims=dims, shapes=shapes, work_dir=work_dir, keep_half=keep_half
+        path,
+        dims=dims,
+        shapes=shapes,
+        work_dir=work_dir,
+        keep_half=keep_half,
+        entry=entry,
+        optional_dims=optional_dims,
     )
-    return finish_import(path, simplified)
+    return finish_import(path, simplified, entry)
 
 
 def simplify_model(
@@ -85,6 +97,8 @@ def simplify_model(
     shapes: Sequence[ShapeSet],
     work_dir: Path,
     keep_half: bool,
+    entry: str,
+    optional_dims: Collection[str],
 ) -> Simplified:
     """Write each function of the model, simplified and with all types, to its own file.
 
@@ -93,6 +107,8 @@ def simplify_model(
     work_dir.mkdir(parents=True, exist_ok=True)
     source, digest = read_model(path)
     floats = float_types(source)
+    absent = frozenset(optional_dims) - named_dims(source)
+    dims = {name: size for name, size in dims.items() if name not in absent}
     functions = []
     notes: dict[str, None] = {}
     writer = _FunctionWriter(work_dir, keep_half)
@@ -101,22 +117,37 @@ def simplify_model(
         if len(shapes) > 1:
             model = onnx.ModelProto()
             model.CopyFrom(source)
-        name = function_name(number)
+        name = function_name(number, entry)
         try:
-            bind_shapes(model, dims, shape)
+            bind_shapes(model, dims, shape, "" if entry == MAIN else f"{entry}/")
             notes.update(dict.fromkeys(writer.write(model, name)))
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
         functions.append((name, simplified_file(work_dir, name)))
-    return Simplified(digest, floats, tuple(functions), tuple(notes), bodies=tuple(writer.bodies))
+    return Simplified(
+        digest,
+        floats,
+        tuple(functions),
+        tuple(notes),
+        bodies=tuple(writer.bodies),
+        absent_dims=absent,
+    )
 
 
-def finish_import(path: Path, simplified: Simplified) -> Model:
+def finish_import(path: Path, simplified: Simplified, entry: str = MAIN) -> Model:
     """Make a model of the simplified files; add the operator kinds to them."""
     functions = tuple(
         _with_bodies(name, file, simplified.bodies) for name, file in simplified.functions
     )
-    return Model(path, simplified.sha256, functions, simplified.float_types, notes=simplified.notes)
+    return Model(
+        path,
+        simplified.sha256,
+        functions,
+        simplified.float_types,
+        notes=simplified.notes,
+        entry=entry,
+        absent_dims=simplified.absent_dims,
+    )
 
 
 def simplified_file(work_dir: Path, function: str) -> Path:

@@ -5,7 +5,7 @@ facts (`frontend.limited_process`); this process finds the operator kinds.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from collage.frontend.limited_process import Allowance, Question, answer_limited
 from collage.frontend.model import Function, Model
 from collage.frontend.model_files import open_model
 from collage.import_limits import MEMORY, SECONDS_PER_GIB, import_limits
-from collage.runtime.function_names import function_names
+from collage.runtime.function_names import MAIN, function_names
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _VALUE_COPIES = 3
@@ -37,6 +37,8 @@ def guarded_import(
     shapes: Sequence[ShapeSet] = (),
     work_dir: Path,
     keep_half: bool = False,
+    entry: str = MAIN,
+    optional_dims: Collection[str] = (),
 ) -> Model:
     """Import a model within the limits of `collage.import_limits`; arguments as `import_model`.
 
@@ -55,9 +57,12 @@ def guarded_import(
         ],
         "work_dir": str(work_dir.resolve()),
         "keep_half": keep_half,
+        "entry": entry,
+        "optional_dims": sorted(optional_dims),
     }
     answer = ask_limited(__name__, question, file_allowance(path), path, folder=work_dir)
-    return finish_import(path, _simplified(path, answer, max(1, len(shapes)), work_dir))
+    names = function_names(len(shapes), entry)
+    return finish_import(path, _simplified(path, answer, names, work_dir), entry)
 
 
 def run_allowance(path: Path, function: Function) -> Allowance:
@@ -109,6 +114,8 @@ def _answer(question: Question) -> Mapping[str, object]:
         shapes=shapes,
         work_dir=Path(question["work_dir"]),
         keep_half=question["keep_half"],
+        entry=question["entry"],
+        optional_dims=question["optional_dims"],
     )
     return {
         "sha256": simplified.sha256,
@@ -126,18 +133,24 @@ def _answer(question: Question) -> Mapping[str, object]:
             }
             for body in simplified.bodies
         ],
+        "absent_dims": sorted(simplified.absent_dims),
     }
 
 
-def _simplified(path: Path, answer: Mapping[str, Any], count: int, work_dir: Path) -> Simplified:
-    if answer["functions"] != count:
-        raise ModelError(f"{path}: {count} functions were to be read, not {answer['functions']}")
+def _simplified(
+    path: Path, answer: Mapping[str, Any], names: Sequence[str], work_dir: Path
+) -> Simplified:
+    if answer["functions"] != len(names):
+        raise ModelError(
+            f"{path}: {len(names)} functions were to be read, not {answer['functions']}"
+        )
     return Simplified(
         str(answer["sha256"]),
         frozenset(map(str, answer["float_types"])),
-        tuple((name, simplified_file(work_dir, name)) for name in function_names(count)),
+        tuple((name, simplified_file(work_dir, name)) for name in names),
         tuple(map(str, answer["notes"])),
         bodies=tuple(_body_file(entry, work_dir) for entry in answer["bodies"]),
+        absent_dims=frozenset(map(str, answer["absent_dims"])),
     )
 
 

@@ -1,7 +1,7 @@
 """Reading of a model file, and binding of its dynamic dimensions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -108,8 +108,16 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(result, sparse.values.name)
 
 
-def bind_shapes(model: onnx.ModelProto, dims: Mapping[str, int], shapes: Shapes) -> None:
+def bind_shapes(
+    model: onnx.ModelProto, dims: Mapping[str, int], shapes: Shapes, owner: str = ""
+) -> None:
     """Give every input of `model` (changed in place) a static shape.
+
+    Args:
+        model: model to change.
+        dims: values of named dimensions.
+        shapes: shapes by name of the input.
+        owner: beginning of names in advice, "ENTRY/" for one of several entries.
 
     Raises:
         DimensionError: a dimension is unbound, unknown, or bound to two values.
@@ -129,10 +137,20 @@ def bind_shapes(model: onnx.ModelProto, dims: Mapping[str, int], shapes: Shapes)
         if not value.type.tensor_type.HasField("shape") or any(map(_dynamic, dimensions)):
             unbound.append(value)
     if unbound:
-        raise DimensionError(_how_to_bind(unbound))
+        raise DimensionError(_how_to_bind(unbound, owner))
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
+
+
+def named_dims(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the names of dimensions of the model's inputs."""
+    return _dim_names(model.graph.input)
+
+
+def _dim_names(inputs: Iterable[onnx.ValueInfoProto]) -> frozenset[str]:
+    dims = (dim for value in inputs for dim in value.type.tensor_type.shape.dim)
+    return frozenset(dim.dim_param for dim in dims) - UNNAMED
 
 
 def _check_names(
@@ -150,13 +168,11 @@ def _check_names(
                 f"input {value.name} holds strings; cut the text processing off the model, run it"
                 " before, and give its numbers as inputs"
             )
-    named_dims = {
-        dim.dim_param for v in inputs.values() for dim in v.type.tensor_type.shape.dim
-    } - UNNAMED
+    names = _dim_names(inputs.values())
     for name in dims:
-        if name not in named_dims:
+        if name not in names:
             raise DimensionError(
-                f"the model has no dimension named {name!r}; named dimensions: {_list(named_dims)}"
+                f"the model has no dimension named {name!r}; named dimensions: {_list(names)}"
             )
     for name in shapes:
         if name not in inputs:
@@ -200,17 +216,17 @@ def _dynamic(dim: onnx.TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
-def _how_to_bind(unbound: Sequence[onnx.ValueInfoProto]) -> str:
+def _how_to_bind(unbound: Sequence[onnx.ValueInfoProto], owner: str) -> str:
     lines = ["these inputs have dimensions of unknown size; give each a size:"]
     names: dict[str, None] = {}
     for value in unbound:
-        lines.append(f"  --shape {value.name}={_written(value, '?')}")
+        lines.append(f"  --shape {owner}{value.name}={_written(value, '?')}")
         names.update(
             (dim.dim_param, None)
             for dim in value.type.tensor_type.shape.dim
             if _dynamic(dim) and dim.dim_param not in UNNAMED
         )
-    lines += [f"  or --dim {name}=..." for name in names]
+    lines += [f"  or --dim {owner}{name}=..." for name in names]
     lines.append("(replace each ? by a number; repeat with other shapes for several shape sets)")
     return "\n".join(lines)
 

@@ -19,6 +19,7 @@ import onnx
 from collage.frontend.digest import RegionDigests
 from collage.frontend.onnx_proto import open_type
 from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
+from collage.runtime.function_names import MAIN
 
 if TYPE_CHECKING:
     from tvm import relax
@@ -121,7 +122,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Model:
-    """A model file with its functions, one per shape set, in the user's order."""
+    """A model file with its functions, one per shape set, in the user's order: one entry of a bundle."""
 
     path: Path
     sha256: str
@@ -130,3 +131,6 @@ class Model:
     """Names of the float types of the original file."""
     notes: tuple[str, ...] = ()
     """Notes of the import for the report."""
+    entry: str = MAIN
+    absent_dims: frozenset[str] = frozenset()
+    """Dimensions of several entries that this one lacks."""

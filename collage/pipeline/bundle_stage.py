@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collage.assemble import FunctionPlan, assemble
+from collage.assemble.shared_kernels import share_kernels
 from collage.backends.nvidia.architecture import architecture
 from collage.bundle.publish import BundledFunction, BundleMetadata, publish
 from collage.frontend import Model
@@ -43,9 +44,12 @@ class CompiledFunction:
 
 
 def build_bundle(
-    model: Model, compiled: Sequence[CompiledFunction], output: Path, context: CompileContext
+    models: Sequence[Model],
+    compiled: Sequence[CompiledFunction],
+    output: Path,
+    context: CompileContext,
 ) -> Summary:
-    """Write the bundle of a model into the folder `output`; return its summary."""
+    """Write the bundle of the entries' models into the folder `output`; return its summary."""
     executable = _final_executable(compiled, context)
     results = [
         FunctionResult(
@@ -54,15 +58,16 @@ def build_bundle(
             decision=function.published.decision,
             measured_s=function.measured_s,
             speed_factor=function.speed_factor,
+            entry=function.published.entry,
         )
         for function in compiled
     ]
     allowed = _allowed_precision(context)
-    report = build_report(_report_context(model, output, allowed, context), results)
+    report = build_report(_report_context(models, output, allowed, context), results)
     options = context.options
     plans = [function.kernels for function in compiled]
     metadata = BundleMetadata(
-        model=model,
+        models=models,
         threads=context.threads,
         environment_digest=context.environment.digest,
         seed=options.seed,
@@ -79,11 +84,14 @@ def build_bundle(
 
 
 def _report_context(
-    model: Model, output: Path, allowed: PrecisionPermission | None, context: CompileContext
+    models: Sequence[Model],
+    output: Path,
+    allowed: PrecisionPermission | None,
+    context: CompileContext,
 ) -> CompileFacts:
     measured = context.counts.measured > 0
     return CompileFacts(
-        model=model,
+        models=models,
         backends=[backend.name for backend in context.backends],
         environment=context.environment,
         counts=CandidateCounts(**asdict(context.counts)),
@@ -121,12 +129,17 @@ def _allowed_precision(context: CompileContext) -> PrecisionPermission | None:
 
 
 def _final_executable(compiled: Sequence[CompiledFunction], context: CompileContext) -> Path:
-    """Return the measured file itself; several functions are assembled into one new file."""
+    """Return the measured file itself; several functions are assembled into one new file.
+
+    Kernels that are equal in several functions are in it once.
+    """
     if len(compiled) == 1:
         return compiled[0].published.decision.chosen.path
     file = context.work_dir / "all.so"
     options = context.options
     plans = [function.kernels for function in compiled]
+    if not options.target.takes_device_tensors:
+        plans = share_kernels(plans)
     assemble(plans, context.threads, file, device=options.target, graphs=options.cuda_graphs)
     return file
 

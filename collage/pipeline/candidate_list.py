@@ -6,16 +6,17 @@ device: candidates for a GPU can be read, and tested, on a laptop.
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from collage.backends.base import Backend
 from collage.backends.registry import known_backends
+from collage.entries import ModelEntry
 from collage.frontend import Function
 from collage.graph.index_set import indices
 from collage.options import Options
-from collage.pipeline.search_stage import import_with_options
+from collage.pipeline.entry_import import import_entries
 from collage.rules import Candidate, find_candidates, single_backend_partition
 
 
@@ -71,17 +72,18 @@ class ListedBackend:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
-    """List the candidates of each backend of `options` for each function of a model.
+def list_candidates(entries: Sequence[ModelEntry], options: Options) -> list[ListedBackend]:
+    """List the candidates of each backend of `options` for each function of the entries' models.
 
     Raises:
         InputError: the model, a dimension or a backend is invalid.
     """
     backends = known_backends(options.backends, options.device)
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
-        model = import_with_options(path, options, Path(folder))
+        models = import_entries(entries, options, Path(folder))
         return [
             listed(function, backend, may_reduce=options.may_reduce)
+            for model in models
             for function in model.functions
             for backend in backends
         ]

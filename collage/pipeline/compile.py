@@ -1,32 +1,34 @@
-"""The compile of a model: every stage once, in order.
+"""The compile of a bundle: every stage once, in order, for each function of each entry's model.
 
 import, reference run, bodies of control flow, enumeration, measurement with search, tuning, complete plans
 with the gate, bundle. Every stage is idempotent: costs are in the store under content keys and the search
-has a checkpoint, so a compile after an interruption repeats no measurement. No stage calls back into this
-module.
+has a checkpoint, so a compile after an interruption repeats no measurement. Functions of equal structure
+share costs and checkpoint for the same reason: the second one is not searched again. No stage calls back
+into this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from collage.bundle.publish import BundledFunction
-from collage.errors import GateError, SearchError, UnprovenError
+from collage.entries import ModelEntry
+from collage.errors import GateError, ModelError, SearchError, UnprovenError
 from collage.frontend import Function, Model
-from collage.frontend.original_interface import read_interface
+from collage.frontend.original_interface import OriginalInterface, read_interface
 from collage.options import Options
 from collage.pipeline.bodies import BodyPartitioner
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import CompileContext, open_compile_context
+from collage.pipeline.entry_import import import_entries
 from collage.pipeline.gate_stage import GateStageResult, gate_of, profile_chosen, refine_and_decide
 from collage.pipeline.original_bundle import compile_original, unlike_executable
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.search_stage import (
     enumerated_function,
-    imported,
     local_measurer,
     sampled,
     search_with_measurements,
@@ -41,9 +43,9 @@ from collage.verify.reference_run import AccuracySample, Samples
 
 
 def compile_model(
-    path: Path, options: Options, output: Path, progress: Progress | None = None
+    entries: Sequence[ModelEntry], options: Options, output: Path, progress: Progress | None = None
 ) -> Summary:
-    """Compile the model at `path` into the bundle folder `output`.
+    """Compile the models of the entries into the bundle folder `output`.
 
     Raises:
         GateError: no executable has the right numbers, or none is proven as fast as every framework.
@@ -51,16 +53,45 @@ def compile_model(
     """
     check_output(output)
     with open_compile_context(options, progress) as context:
-        interface = read_interface(path)
+        if original := _only_original(entries):
+            interface, reason = original
+            return compile_original(
+                entries[0].path, interface, reason, output=output, context=context
+            )
+        with context.progress.stage("import"), context.seconds.of("import"):
+            models = import_entries(entries, options, context.work_dir)
+        parts = [_compile_entry(model, context) for model in models]
+        compiled = [function for _, functions in parts for function in functions]
+        return build_bundle([model for model, _ in parts], compiled, output, context)
+
+
+def _compile_entry(
+    model: Model, context: CompileContext
+) -> tuple[Model, Sequence[CompiledFunction]]:
+    """Compile the functions of an entry's model; also return the model with the notes of its compile."""
+    earlier_notes = len(context.notes)
+    bodies = BodyPartitioner(model, context)
+    compiled = [_compile_function(model, function, bodies, context) for function in model.functions]
+    notes = dict.fromkeys(context.notes[earlier_notes:])
+    return replace(model, notes=(*model.notes, *notes)), compiled
+
+
+def _only_original(entries: Sequence[ModelEntry]) -> tuple[OriginalInterface, str] | None:
+    """Return the interface of a model that no executable can run, with the reason.
+
+    Raises:
+        ModelError: such a model is one of several entries.
+    """
+    for entry in entries:
+        interface = read_interface(entry.path)
         if reason := unlike_executable(interface):
-            return compile_original(path, interface, reason, output=output, context=context)
-        model = imported(path, context)
-        bodies = BodyPartitioner(model, context)
-        compiled = [
-            _compile_function(model, function, bodies, context) for function in model.functions
-        ]
-        model = replace(model, notes=(*model.notes, *dict.fromkeys(context.notes)))
-        return build_bundle(model, compiled, output, context)
+            if len(entries) > 1:
+                raise ModelError(
+                    f"{entry.path}: {reason}, so only the original model can run, and it cannot be an entry "
+                    "beside others: compile it into a bundle of its own"
+                )
+            return interface, reason
+    return None
 
 
 def _compile_function(
@@ -138,7 +169,9 @@ def _compiled(
         search=search,
         chosen=chosen,
         kernels=kernels,
-        published=BundledFunction(function, decision, golden.inputs, expected),
+        published=BundledFunction(
+            function, decision, golden.inputs, expected, entry=original.model.entry
+        ),
         measured_s=profile_chosen(kernels, decision, samples.inputs, context),
         speed_factor=result.speed_factor,
     )

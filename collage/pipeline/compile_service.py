@@ -6,12 +6,13 @@ its checkpoint there, and a bundle is published as a whole or not at all.
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from collage.backends.registry import available_backends
+from collage.entries import ModelEntry, bundle_functions, entry_of
 from collage.errors import OptionError, SearchError
 from collage.frontend import Function, Model
 from collage.measure.environment import last_level_cache_bytes, this_environment
@@ -27,7 +28,7 @@ from collage.pipeline.request import (
     NodeInformation,
     PlanPrediction,
     SearchResult,
-    fetch_model,
+    fetch_models,
 )
 from collage.pipeline.request_samples import fetch_samples
 from collage.pipeline.results import claim_result, read_result
@@ -41,7 +42,6 @@ from collage.pipeline.search_stage import (
 from collage.report.data import Summary
 from collage.report.progress import Progress
 from collage.runtime.bundle_folder import MANIFEST
-from collage.runtime.function_names import function_names
 from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
 from collage.store import open_store
@@ -64,7 +64,7 @@ class CompileService(Protocol):
         ...
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        """Return the names of the model's functions; each has its own search."""
+        """Return the names of the functions of all entries; each has its own search."""
         ...
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
@@ -95,7 +95,7 @@ class LocalCompileService:
         return node_information(request)
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        return function_names(len(request.options.shapes))
+        return requested_functions(request, self._options(request))
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         def open_measurer(
@@ -106,18 +106,21 @@ class LocalCompileService:
             )
 
         with (
-            self._model(request) as path,
+            self._models(request) as entries,
             open_compile_context(self._options(request), progress) as context,
         ):
-            return search_model_function(path, function, context, open_measurer)
+            return search_model_function(entries, function, context, open_measurer)
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
         store, facts = open_store(self._store), node_information(request)
         if recorded := read_result(store, request, facts):
             return recorded
-        with self._model(request) as path:
-            output = path.parent / "bundle"
-            summary = compile_model(path, self._options(request), output, progress)
+        with (
+            self._models(request) as entries,
+            tempfile.TemporaryDirectory(prefix="collage-bundle-") as folder,
+        ):
+            output = Path(folder) / "bundle"
+            summary = compile_model(entries, self._options(request), output, progress)
             manifest = (output / MANIFEST).read_bytes()
             result = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
             published = claim_result(store, request, facts, result)
@@ -137,9 +140,9 @@ class LocalCompileService:
         return request.compile_options(self._store, self._cache_dir, samples)
 
     @contextmanager
-    def _model(self, request: CompileRequest) -> Iterator[Path]:
+    def _models(self, request: CompileRequest) -> Iterator[tuple[ModelEntry, ...]]:
         with tempfile.TemporaryDirectory(prefix="collage-request-") as folder:
-            yield fetch_model(open_store(self._store, writes=False), request, Path(folder))
+            yield fetch_models(open_store(self._store, writes=False), request, Path(folder))
 
 
 def check_device(environment: str, measured_on: DeviceName, requested: DeviceName | None) -> None:
@@ -173,25 +176,46 @@ def node_information(request: CompileRequest) -> NodeInformation:
     )
 
 
+def requested_functions(request: CompileRequest, options: Options) -> tuple[str, ...]:
+    """Return the names of a request's functions, with its options; each has a search of its own.
+
+    Raises:
+        OptionError: two functions have one name, or an option does not name its entry.
+    """
+    return bundle_functions(options, [model.entry for model in request.models])
+
+
+def import_model_of(
+    function: str, entries: Sequence[ModelEntry], context: CompileContext
+) -> tuple[Model, Function]:
+    """Import the entry of a function alone; return its model and the function.
+
+    Raises:
+        OptionError: no entry has such a function.
+        CollageError: the import fails.
+    """
+    names = [entry.name for entry in entries]
+    entry = entry_of(function, entries, context.options)
+    model = imported(entry.path, context, entry=entry.name, entries=names)
+    return model, next(found for found in model.functions if found.name == function)
+
+
 def search_model_function(
-    path: Path, function: str, context: CompileContext, open_measurer: OpenMeasurer
+    entries: Sequence[ModelEntry],
+    function: str,
+    context: CompileContext,
+    open_measurer: OpenMeasurer,
 ) -> SearchResult:
-    """Search one function of the model at `path`.
+    """Search one function of the entries' models.
 
     The result has no plan if no plan of regions computes its numbers and the original file can ship.
 
     Raises:
-        OptionError: the model has no such function.
+        OptionError: no entry has such a function.
         CollageError: a stage fails.
     """
     start = time.monotonic()
-    model = imported(path, context)
-    searched = next(
-        (candidate for candidate in model.functions if candidate.name == function), None
-    )
-    if searched is None:
-        names = ", ".join(candidate.name for candidate in model.functions)
-        raise OptionError(f"{path.name} has no function {function!r}, only {names}")
+    model, searched = import_model_of(function, entries, context)
     enumerated = enumerated_function(searched, context)
     try:
         search, _ = search_with_measurements(

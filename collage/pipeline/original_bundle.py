@@ -21,6 +21,7 @@ from collage.report.data import (
     FunctionSummary,
     GateResult,
     Latencies,
+    ModelFile,
     ReportData,
     StageSeconds,
     Summary,
@@ -83,14 +84,20 @@ def compile_original(
         weights=files[1].name if len(files) > 1 else "",
     )
     reason = f"{reason}, so the original model runs in {FRAMEWORK}"
-    summary = _summary(interface, reason, run, output=output, context=context)
+    summary = _summary(
+        ModelFile(file=path.name, sha256=interface.sha256),
+        reason,
+        run,
+        output=output,
+        context=context,
+    )
     report = ReportData(
         summary=summary, model=path.name, environment=environment_facts(context.environment)
     )
     backend = next(backend for backend in context.backends if backend.name == FRAMEWORK)
     bundled = BundledFallback(fallback, files, run.golden, _gate(summary.gate.reason, run))
     metadata = BundleMetadata(
-        model=Model(path, interface.sha256, (), frozenset()),
+        models=(Model(path, interface.sha256, (), frozenset()),),
         threads=context.threads,
         environment_digest=context.environment.digest,
         seed=options.seed,
@@ -127,7 +134,7 @@ def _gate(reason: str, run: OriginalRun) -> FunctionGateEntry:
 
 
 def _summary(
-    interface: OriginalInterface,
+    model: ModelFile,
     reason: str,
     run: OriginalRun,
     *,
@@ -145,7 +152,7 @@ def _summary(
         deterministic=run.deterministic,
     )
     return Summary(
-        model_sha256=interface.sha256,
+        models=(model,),
         backends=tuple(backend.name for backend in context.backends),
         threads=context.threads,
         functions=(function,),

@@ -9,6 +9,7 @@ request is the digest of its own text:
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from collage.backends.registry import names_on
 from collage.cost import Environment
+from collage.entries import ModelEntry, ModelPaths, find_entries
 from collage.errors import ModelError, StoreError
 from collage.frontend.input_names import input_names
-from collage.frontend.model_files import checked_name, open_model
+from collage.frontend.model_files import ModelFiles, checked_name, open_model
 from collage.frontend.sample_files import NO_SAMPLES, UserSamples
 from collage.frontend.samples import named_samples, shape_sets
 from collage.option_declaration import declaration_of
 from collage.options import DeviceName, Options, request_fields
 from collage.pipeline.request_samples import put_samples, sample_files
+from collage.runtime.function_names import MAIN
 from collage.runtime.target import Target
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
@@ -67,13 +70,26 @@ class RequestOptions(_RequestFields, frozen=True):
         return cls.model_validate(options.to_fields())
 
 
+class RequestedModel(_Document):
+    """The files of one entry.
+
+    Attributes:
+        entry: name of the entry, default "main".
+        model: digest of the ONNX file's blob.
+        external: digests of the external data by file name, relative to the ONNX file; default none.
+    """
+
+    entry: str = MAIN
+    model: str
+    external: Mapping[str, str] = Field(default_factory=dict)
+
+
 class CompileRequest(_Document):
-    """One model for one measuring environment.
+    """One bundle for one measuring environment.
 
     Attributes:
         name: display name of the model.
-        model: digest of the ONNX file's blob.
-        external: digests of the external data by file name, relative to the ONNX file; default none.
+        models: files of each entry.
         environment: name of the measuring environment, default "local".
         threads: threads of every kernel, default 1.
         device: device of the kernels, default "cpu".
@@ -83,8 +99,7 @@ class CompileRequest(_Document):
     """
 
     name: str
-    model: str
-    external: Mapping[str, str] = Field(default_factory=dict)
+    models: tuple[RequestedModel, ...] = Field(min_length=1)
     environment: str = "local"
     threads: int = Field(default=1, ge=1)
     device: DeviceName = "cpu"
@@ -221,7 +236,7 @@ class BundleAnswer(_Document):
 
 def submit(
     store: Store,
-    path: Path,
+    models: ModelPaths,
     *,
     name: str = "",
     environment: str = "local",
@@ -230,27 +245,40 @@ def submit(
     options: RequestOptions | None = None,
     samples: UserSamples = NO_SAMPLES,
 ) -> CompileRequest:
-    """Put the model's files and the request into the store; a repetition changes nothing.
+    """Put the models' files and the request into the store; a repetition changes nothing.
 
     The request keeps those backends of the options that run on the device, and has the samples' shapes.
 
+    Args:
+        store: store of requests and models.
+        models: ONNX files of the entries (`collage.entries.find_entries`).
+        name: display name; default the stem of the first file.
+        environment: name of the measuring environment.
+        threads: threads of every kernel.
+        device: device of the kernels.
+        options: other options; None: the defaults.
+
     Raises:
-        OptionError: an unknown backend, or none of them runs on the device.
+        OptionError: an unknown backend, none of them runs on the device, or invalid names of entries.
         ModelError: the file is no ONNX model, or its external data is missing or outside of its folder.
         StoreError: the store fails.
     """
     options = options or RequestOptions()
-    if samples:
-        samples = named_samples(samples, input_names(path))
+    entries = find_entries(models)
+    if samples and len(entries) == 1:
+        samples = named_samples(samples, input_names(entries[0].path))
     sets, settings, sample_content = sample_files(samples)
     put_samples(store, sample_content)
-    with open_model(path) as files:
-        external = {name: put_blob(store, file.path) for name, file in files.external.items()}
-        model = put_blob(store, files.own.path)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_model(entry.path)) for entry in entries]
+        held: dict[BlobDigest, Path] = {}
+        requested = tuple(
+            _stored_model(store, entry, files, held)
+            for entry, files in zip(entries, opened, strict=True)
+        )
         request = CompileRequest(
-            name=name or path.stem,
-            model=model,
-            external=external,
+            name=name or entries[0].path.stem,
+            models=requested,
             environment=environment,
             threads=threads,
             device=device,
@@ -264,10 +292,20 @@ def submit(
             settings=settings,
         )
         store.create(_key(request.digest), request.text)
-        held = {external[name]: file.path for name, file in files.external.items()}
-        keep_blobs(store, {model: files.own.path, **held})
+        keep_blobs(store, held)
         put_samples(store, sample_content)
     return request
+
+
+def _stored_model(
+    store: Store, entry: ModelEntry, files: ModelFiles, held: dict[BlobDigest, Path]
+) -> RequestedModel:
+    """Put the files of an entry into the store, and their digests and paths into `held`."""
+    external = {name: put_blob(store, file.path) for name, file in files.external.items()}
+    model = put_blob(store, files.own.path)
+    held |= {external[name]: file.path for name, file in files.external.items()}
+    held[model] = files.own.path
+    return RequestedModel(entry=entry.name, model=model, external=external)
 
 
 def read_request(store: Store, digest: str) -> CompileRequest:
@@ -285,16 +323,25 @@ def read_request(store: Store, digest: str) -> CompileRequest:
         ) from error
 
 
-def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:
-    """Download the model's files into `folder`; return the ONNX file.
+def fetch_models(store: Store, request: CompileRequest, folder: Path) -> tuple[ModelEntry, ...]:
+    """Download the files of every entry into a folder of its own below `folder`.
 
     Raises:
-        StoreError: a file is not in the store, is damaged, or would lie outside of `folder`.
+        OptionError: the name of an entry is invalid.
+        StoreError: a file is not in the store, is damaged, or would lie outside of its folder.
     """
+    return tuple(
+        ModelEntry(model.entry, _fetch_model(store, model, folder / f"{number}-{model.entry}"))
+        for number, model in enumerate(request.models)
+    )
+
+
+def _fetch_model(store: Store, model: RequestedModel, folder: Path) -> Path:
+    """Download the files of an entry into `folder`; return the ONNX file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
-    fetch_blob(store, BlobDigest(request.model), path)
-    for name, digest in request.external.items():
+    fetch_blob(store, BlobDigest(model.model), path)
+    for name, digest in model.external.items():
         file = folder / _name_below(name)
         if not file.resolve().is_relative_to(folder.resolve()) or file == path:
             raise StoreError(f"the request's external data {name!r} lies outside of the model")

@@ -10,13 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from collage.cost import Cost
+from collage.entries import ModelEntry
 from collage.errors import ModelError
 from collage.frontend import Function, Model
-from collage.frontend.input_names import input_names
 from collage.frontend.inputs import input_sets
-from collage.frontend.isolated_import import guarded_import
-from collage.frontend.sample_files import read_samples
-from collage.frontend.samples import named_samples, shape_sets, with_samples
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.conditions import MeasuringConditions, WorkerLimits
@@ -26,7 +23,9 @@ from collage.measure.measurement_request import MeasurementRequest, OnCost, Sear
 from collage.measure.messages import KernelFolder
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
+from collage.pipeline.entry_import import import_entry
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
+from collage.runtime.function_names import MAIN
 from collage.runtime.target import Target
 from collage.search.enumeration import EnumeratedFunction, enumerate_function
 from collage.search.function_search import FunctionSearch, SearchLimits, search_function
@@ -38,29 +37,12 @@ SENSITIVITY_S = 20.0
 """Time to estimate the sensitivity of outputs to errors inside a function, in seconds."""
 
 
-def imported(path: Path, context: CompileContext) -> Model:
-    """Import the model with the shapes and samples of the options."""
+def imported(
+    path: Path, context: CompileContext, *, entry: str = MAIN, entries: Sequence[str] = (MAIN,)
+) -> Model:
+    """Import the model of an entry with the shapes of the options; `entries` are those of the bundle."""
     with context.progress.stage("import"), context.seconds.of("import"):
-        return import_with_options(path, context.options, context.work_dir)
-
-
-def import_with_options(path: Path, options: Options, work_dir: Path) -> Model:
-    """Import the model with the shapes and samples of `options`.
-
-    Raises:
-        InputError: the model, a dimension or a sample is invalid.
-    """
-    samples = read_samples(options.samples, options.inputs)
-    if samples:
-        samples = named_samples(samples, input_names(path))
-    model = guarded_import(
-        path,
-        dims=options.dims,
-        shapes=shape_sets(samples, options.shapes),
-        work_dir=work_dir,
-        keep_half=options.target.has_half_precision,
-    )
-    return with_samples(model, samples)
+        return import_entry(ModelEntry(entry, path), entries, context.options, context.work_dir)
 
 
 def sampled(model: Model, function: Function, context: CompileContext) -> Samples:

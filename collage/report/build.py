@@ -26,6 +26,7 @@ from collage.report.data import (
     GraphNode,
     Latencies,
     MeasuredPlan,
+    ModelFile,
     PeakRates,
     PlannedRegion,
     ReportData,
@@ -47,7 +48,7 @@ LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy"
 class CompileFacts:
     """Facts about the whole compile, for all functions."""
 
-    model: Model
+    models: Sequence[Model]
     backends: Sequence[str]
     environment: Environment
     counts: CandidateCounts
@@ -66,10 +67,10 @@ def build_report(run: CompileFacts, results: Sequence[FunctionResult]) -> Report
     peaks = _raised_peaks(run, results)
     return ReportData(
         summary=_summary(run, results),
-        model=run.model.path.name,
+        model=", ".join(model.path.name for model in run.models),
         functions=tuple(_function(result, peaks) for result in results),
         environment=environment_facts(run.environment),
-        notes=run.model.notes,
+        notes=_notes(run.models),
         peaks=PeakRates(**asdict(peaks)),
     )
 
@@ -96,7 +97,10 @@ def _summary(run: CompileFacts, results: Sequence[FunctionResult]) -> Summary:
     speedups = [summary.speedup_over_best for summary in functions]
     failed = [summary for summary in functions if summary.verdict is not Verdict.NOT_SLOWER]
     return Summary(
-        model_sha256=run.model.sha256,
+        models=tuple(
+            ModelFile(entry=model.entry, file=model.path.name, sha256=model.sha256)
+            for model in run.models
+        ),
         backends=tuple(run.backends),
         threads=run.environment.threads,
         functions=functions,
@@ -107,8 +111,16 @@ def _summary(run: CompileFacts, results: Sequence[FunctionResult]) -> Summary:
         gate=GateResult(passed=not failed, reason=_reason(failed or functions)),
         bundle=str(run.output),
         tuning=run.tuning,
-        notes=run.model.notes,
+        notes=_notes(run.models),
         precision=precision_result(run.allowed, results) if run.allowed else None,
+    )
+
+
+def _notes(models: Sequence[Model]) -> tuple[str, ...]:
+    """Return the notes of all imports; where there are several entries, each with its entry's name."""
+    several = len(models) > 1
+    return tuple(
+        f"{model.entry}: {note}" if several else note for model in models for note in model.notes
     )
 
 
@@ -129,6 +141,7 @@ def _function_summary(result: FunctionResult) -> FunctionSummary:
     best = min((seconds for seconds in counted if seconds), default=None)
     return FunctionSummary(
         function=result.search.enumerated.function.name,
+        entry=result.entry,
         latency=Latencies(
             collage_s=decision.latency.seconds,
             baselines=baselines,
@@ -178,6 +191,7 @@ def _function(result: FunctionResult, peaks: Peaks) -> FunctionReport:
     listed, unlisted = listing.by_node()
     return FunctionReport(
         name=function.name,
+        entry=result.entry,
         inputs=_tensors(function, graph.inputs),
         outputs=_tensors(function, graph.outputs),
         nodes=tuple(_nodes(function)),

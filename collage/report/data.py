@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from collage.bundle.manifest import Ratio
+from collage.runtime.function_names import MAIN
 from collage.verify.verdict import Verdict
 
 
@@ -99,10 +100,11 @@ class GateResult(_Frozen):
 
 
 class FunctionSummary(_Frozen):
-    """Results of one function (one shape set).
+    """Results of one function (one shape set of an entry).
 
     Attributes:
         function: name of the function.
+        entry: name of its entry.
         latency: measured latencies of the bundle and the baselines.
         speedup_over_best: fastest baseline over the bundle; None without a baseline.
         predicted_s: sum of the regions' in-context costs, scaled by `pace`, in seconds.
@@ -117,6 +119,7 @@ class FunctionSummary(_Frozen):
     """
 
     function: str
+    entry: str = MAIN
     latency: Latencies
     speedup_over_best: float | None
     predicted_s: float | None
@@ -153,13 +156,21 @@ class PrecisionResult(_Frozen):
     notes: tuple[str, ...] = ()
 
 
+class ModelFile(_Frozen):
+    """The ONNX file of an entry; `sha256` covers its external data too."""
+
+    entry: str = MAIN
+    file: str
+    sha256: str
+
+
 class Summary(_Frozen):
     """The one document of `collage compile --json`.
 
     `speedup_over_best` is the minimum over functions; the gate passes if it passes for every function.
     """
 
-    model_sha256: str
+    models: tuple[ModelFile, ...]
     backends: tuple[str, ...]
     threads: int
     functions: tuple[FunctionSummary, ...]
@@ -306,12 +317,13 @@ class NodeRest(_Frozen):
 
 
 class FunctionReport(_Frozen):
-    """Everything about one function (one shape set).
+    """Everything about one function (one shape set of an entry).
 
     `considered` holds the best candidates of every node, backend and state; `rest` counts the others.
     """
 
     name: str
+    entry: str = MAIN
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     nodes: tuple[GraphNode, ...] = ()
@@ -331,7 +343,7 @@ class PeakRates(_Frozen):
     memory_bytes_per_s: float
 
 
-REPORT_SCHEMA_VERSION = 2
+REPORT_SCHEMA_VERSION = 3
 
 
 class ReportData(_Frozen):
@@ -340,7 +352,7 @@ class ReportData(_Frozen):
     Attributes:
         schema_version: version of this document.
         summary: the document of `--json`.
-        model: name of the model's file.
+        model: names of the entries' files.
         functions: reports of the functions, in the order of the model.
         environment: facts by name, e.g. `{"cpu": ..., "onnxruntime": "1.31.0"}`.
         notes: notes of the import, e.g. operators without support in some backends.

@@ -14,6 +14,7 @@ from importlib.resources import files
 from collage.report.data import (
     FunctionReport,
     FunctionSummary,
+    ModelFile,
     PrecisionResult,
     ReportData,
     Summary,
@@ -108,11 +109,19 @@ def _heading(data: ReportData) -> str:
     reason = f"<p>Gate: {escaped(gate.reason)}</p>\n" if gate.reason else ""
     notes = "".join(f"<li>{escaped(note)}</li>" for note in data.notes)
     notes_section = f"<h3>Notes from the import</h3>\n<ul>{notes}</ul>\n" if notes else ""
-    return (
-        f"<header><h1>{escaped(data.model)}</h1>\n"
-        f'<p class="soft">Collage report, model sha256 <code>{escaped(summary.model_sha256)}</code></p>'
-        f'\n<div class="facts">{cards}</div>\n{reason}{notes_section}</header>\n<main>\n'
+    models = "".join(
+        f'<p class="soft">Collage report, {escaped(_model_name(model, summary))} sha256 '
+        f"<code>{escaped(model.sha256)}</code></p>\n"
+        for model in summary.models
     )
+    return (
+        f"<header><h1>{escaped(data.model)}</h1>\n{models}"
+        f'<div class="facts">{cards}</div>\n{reason}{notes_section}</header>\n<main>\n'
+    )
+
+
+def _model_name(model: ModelFile, summary: Summary) -> str:
+    return model.entry if len(summary.models) > 1 else "model"
 
 
 def _share(summary: Summary) -> str:

@@ -9,6 +9,7 @@ from collage.frontend.region import probability_outputs
 from collage.graph.index_set import indices
 from collage.report.data import PrecisionResult
 from collage.report.formatting import finite_or_none
+from collage.runtime.function_names import MAIN
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option
@@ -41,6 +42,7 @@ class FunctionResult:
     """Seconds of the kernels inside the executable, by their position in the chosen plan."""
     speed_factor: float = 1.0
     """Speed factor: time in the final comparison over time while costs were measured; costs include it."""
+    entry: str = MAIN
 
 
 def precision_result(
@@ -97,7 +99,7 @@ def manifest_precision(
 
 
 def _errors(results: Sequence[FunctionResult]) -> dict[str, float | None]:
-    """Return the largest error of each output over the functions: they are shape sets of one model."""
+    """Return the largest error of each output over the functions: shape sets of the entries' models."""
     largest: dict[str, float] = {}
     for result in results:
         for name, error in result.decision.errors[result.decision.chosen.name].items():

@@ -201,11 +201,15 @@ def _result(store: Store, key: str) -> Fields:
 
 
 def _models(request: Fields) -> Iterator[BlobDigest]:
-    external = request.entry.get("external")
-    files = Fields(external if isinstance(external, dict) else {})
-    for fields, name in ((request, "model"), *((files, name) for name in files.entry)):
-        if digest := _digest(fields, name):
-            yield BlobDigest(digest)
+    """Yield the blobs of every entry's model; a damaged part has none."""
+    models = request.entry.get("models")
+    for entry in models if isinstance(models, list) else ():
+        model = Fields(entry if isinstance(entry, dict) else {})
+        external = model.entry.get("external")
+        files = Fields(external if isinstance(external, dict) else {})
+        for fields, name in ((model, "model"), *((files, name) for name in files.entry)):
+            if digest := _digest(fields, name):
+                yield BlobDigest(digest)
 
 
 def _samples(request: Fields) -> Iterator[str]:

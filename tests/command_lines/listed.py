@@ -38,6 +38,8 @@ RUN: Mapping[str, Run] = {
     "collage compile vad.onnx --input sr=16000": Run(
         {"vad.onnx": "model.onnx", "sr=16000": "x=0.5"}, says="model.collage"
     ),
+    "collage compile encoder.onnx decoder.onnx -o speech": Run(says="speech"),
+    "collage compile models/speech --dim batch=1 --shape decoder/past=1,12,64": Run(says="speech.collage"),
     "collage compile model.onnx --precision auto": Run(says="model.collage"),
     "collage compile model.onnx --effort thorough": Run(says="model.collage"),
     "collage compile model.onnx --tune 5m": Run({"5m": "1s"}, says="model.collage"),

@@ -28,9 +28,13 @@ QUICK = {
 """Options that make a command short on these models."""
 
 
-def write_model(path, shape):
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Sigmoid", ["a"], ["y"])]
+def write_model(path, shape, input_name="x"):
+    names = (input_name, "y")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names)
+    nodes = [
+        helper.make_node("Relu", [input_name], ["a"]),
+        helper.make_node("Sigmoid", ["a"], ["y"]),
+    ]
     onnx.save(helper.make_model(helper.make_graph(nodes, "small", [x], [y])), path)
 
 
@@ -78,6 +82,11 @@ def place(tmp_path_factory):
     folder, before = tmp_path_factory.mktemp("place"), os.getcwd()
     os.chdir(folder)
     write_model("model.onnx", [64, 4096])
+    write_model("encoder.onnx", [64, 4096])
+    write_model("decoder.onnx", [64, 2048])
+    (folder / "models" / "speech").mkdir(parents=True)
+    write_model("models/speech/encoder.onnx", ["batch", 8192])
+    write_model("models/speech/decoder.onnx", [1, "length", 64], input_name="past")
     write_model("det.onnx", [1, 3, "height", "width"])
     write_model("rec.onnx", [1, 3, "height", "width"])
     (folder / "photos").mkdir()

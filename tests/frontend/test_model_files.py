@@ -12,7 +12,7 @@ from onnx.helper import make_node as node
 from collage.errors import ModelError, StoreError
 from collage.frontend import import_model, model_files
 from collage.frontend.model_files import external_names, open_model
-from collage.pipeline.request import fetch_model, submit
+from collage.pipeline.request import fetch_models, submit
 from collage.store import open_store
 
 SECRET = np.arange(4, dtype=np.float32)
@@ -184,7 +184,7 @@ def test_a_snapshot_of_links_is_read_and_submitted(tmp_path, name):
     np.testing.assert_array_equal(weight, SECRET)
     store = open_store(str(tmp_path / "store"))
     request = submit(store, path)
-    fetched = fetch_model(store, request, tmp_path / "fetched")
+    fetched = fetch_models(store, request, tmp_path / "fetched")[0].path
     assert (fetched.parent / name).read_bytes() == SECRET.tobytes()
 
 
@@ -245,7 +245,10 @@ def test_a_request_with_such_a_name_writes_nothing(folder, tmp_path, name):
     store = open_store(str(tmp_path / "store"))
     (folder / "w").write_bytes(SECRET.tobytes())
     request = submit(store, adding(external("w"), folder))
-    evil = request.model_copy(update={"external": {name: request.external["w"]}})
+    (requested,) = request.models
+    requested = requested.model_copy(update={"external": {name: requested.external["w"]}})
+    evil = request.model_copy(update={"models": (requested,)})
     with pytest.raises(StoreError, match="outside"):
-        fetch_model(store, evil, tmp_path / "fetched")
-    assert [file.name for file in (tmp_path / "fetched").iterdir()] == ["model.onnx"]
+        fetch_models(store, evil, tmp_path / "fetched")
+    fetched = [file for file in (tmp_path / "fetched").rglob("*") if file.is_file()]
+    assert [file.name for file in fetched] == ["model.onnx"]

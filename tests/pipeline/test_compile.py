@@ -68,7 +68,7 @@ def test_a_second_compile_measures_nothing(compiled, store, tmp_path, capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["candidates"]["measured"] == 0
     assert facts["candidates"]["cached"] >= first.candidates.measured
-    assert facts["model_sha256"] == first.model_sha256
+    assert facts["models"] == [first.models[0].model_dump()]
     assert (tmp_path / "again" / "report.html").stat().st_size > 1000
 
 

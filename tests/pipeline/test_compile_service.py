@@ -12,8 +12,9 @@ from collage.options import Options
 from collage.pipeline.compile_service import LocalCompileService
 from collage.pipeline.request import (
     CompileRequest,
+    RequestedModel,
     RequestOptions,
-    fetch_model,
+    fetch_models,
     read_request,
     submit,
 )
@@ -114,8 +115,9 @@ def test_external_data_travels(store, tmp_path):
         location="weights.bin",
     )
     request = submit(store, large)
-    assert list(request.external) == ["weights.bin"]
-    proto, fetched = onnx.load(model), onnx.load(fetch_model(store, request, tmp_path / "fetched"))
+    assert list(request.models[0].external) == ["weights.bin"]
+    (entry,) = fetch_models(store, request, tmp_path / "fetched")
+    proto, fetched = onnx.load(model), onnx.load(entry.path)
     for tensor, fetched_tensor in zip(
         proto.graph.initializer, fetched.graph.initializer, strict=True
     ):
@@ -126,9 +128,11 @@ def test_external_data_travels(store, tmp_path):
 
 def test_a_request_cannot_write_outside_of_its_folder(request_, store, tmp_path):
     for name in ("../evil", "/evil", "model.onnx"):
-        evil = request_.model_copy(update={"external": {name: request_.model}})
+        (requested,) = request_.models
+        requested = requested.model_copy(update={"external": {name: requested.model}})
+        evil = request_.model_copy(update={"models": (requested,)})
         with pytest.raises(StoreError, match="outside"):
-            fetch_model(store, evil, tmp_path / "folder")
+            fetch_models(store, evil, tmp_path / "folder")
 
 
 def test_what_is_no_model_is_not_submitted(store, tmp_path):
@@ -152,7 +156,9 @@ def test_options_survive_a_request(tmp_path):
         backends=("onednn",), cuda_graphs=False, end_to_end_plans=2, tune_s=1.5, threads=1,
         dims={"batch": 2}, shapes=({"x": (1, 3)},), cache_dir=tmp_path, store="file:///store",
     )  # fmt: skip
-    request = CompileRequest(name="m", model="0" * 64, options=RequestOptions.of(options))
+    request = CompileRequest(
+        name="m", models=(RequestedModel(model="0" * 64),), options=RequestOptions.of(options)
+    )
     assert request.compile_options("file:///store", tmp_path) == options
 
 

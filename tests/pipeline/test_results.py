@@ -14,6 +14,7 @@ from collage.pipeline.request import (
     CompileResult,
     FunctionCompileResult,
     NodeInformation,
+    RequestedModel,
 )
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
@@ -28,7 +29,7 @@ from tests.flows.fake_compile_service import gate_entry
 from tests.support.keys import make_key
 
 OUTPUT = {"name": "y", "shape": [1], "dtype": "float32"}
-REQUEST = CompileRequest(name="m", model="0" * 64)
+REQUEST = CompileRequest(name="m", models=(RequestedModel(model="0" * 64),))
 
 
 def facts(driver="", **backends):

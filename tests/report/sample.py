@@ -14,6 +14,7 @@ from collage.report.data import (
     InvalidCandidate,
     Latencies,
     MeasuredPlan,
+    ModelFile,
     NodeRest,
     PeakRates,
     PlannedRegion,
@@ -193,7 +194,7 @@ def function_summary(name: str, predicted_s: float, hostile: str = "") -> Functi
 
 def _summary(function: FunctionReport, predicted_s: float, hostile: str) -> Summary:
     return Summary(
-        model_sha256="4a3f" * 16,
+        models=(ModelFile(file="ch_PP-OCRv4_det.onnx", sha256="4a3f" * 16),),
         backends=("tvm", "onednn", "onnxruntime", "openvino"),
         threads=1,
         functions=(function_summary(function.name, predicted_s, hostile),),

@@ -15,7 +15,7 @@ from collage.verify.verdict import Verdict
 from tests.report.sample import function_summary, sample_report
 
 KEYS = {
-    "": ["model_sha256", "backends", "threads", "functions", "speedup_over_best", "plan",
+    "": ["models", "backends", "threads", "functions", "speedup_over_best", "plan",
          "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "tune", "assemble", "verify"],
@@ -41,8 +41,8 @@ def test_the_keys_of_the_json_document(part):
     ]  # fmt: skip
     (function,) = document["functions"]
     assert list(function) == [
-        "function", "latency", "speedup_over_best", "predicted_s", "alone_s", "pace", "verdict", "reason",
-        "ratios", "original", "deterministic",
+        "function", "entry", "latency", "speedup_over_best", "predicted_s", "alone_s", "pace", "verdict",
+        "reason", "ratios", "original", "deterministic",
     ]  # fmt: skip
     assert list(function["latency"]) == ["collage_s", "baselines", "baseline_reasons"]
     assert function["latency"]["baselines"]["openvino"] is None

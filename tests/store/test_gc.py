@@ -10,7 +10,7 @@ from collage.errors import DamagedError, StoreError
 from collage.pipeline.request import (
     CompileResult,
     NodeInformation,
-    fetch_model,
+    fetch_models,
     read_request,
     submit,
 )
@@ -190,9 +190,9 @@ def test_the_model_of_a_request_stays_while_its_job_may_queue(
     put_blob(store, b"garbage")
     sweep = collect_garbage(store, dry_run=False)
     assert [entry.key for entry in sweep.deleted] == [blob_key(digest_of(b"garbage"))]
-    path = fetch_model(store, read_request(store, submitted.digest), tmp_path / "fetched")
-    assert path.read_bytes() == b"a model"
-    assert (path.parent / "weights.bin").read_bytes() == b"its weights"
+    (entry,) = fetch_models(store, read_request(store, submitted.digest), tmp_path / "fetched")
+    assert entry.path.read_bytes() == b"a model"
+    assert (entry.path.parent / "weights.bin").read_bytes() == b"its weights"
 
 
 def test_a_request_that_nobody_uses_goes_and_then_its_model(store, submitted, monkeypatch):

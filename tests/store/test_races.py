@@ -162,7 +162,7 @@ def test_a_sweep_beside_a_request(stores, tmp_path):
     for store, (submitter, sweeper) in explore(stores, prepare, acts):
         assert (submitter.error, sweeper.error) == (None, None)
         request = read_request(store, submitter.found.digest)
-        assert store.stat(blob_key(request.model))
+        assert store.stat(blob_key(request.models[0].model))
 
 
 def test_the_next_sweep_puts_back_what_an_unpublisher_left(stores, make_bundle):

@@ -18,7 +18,7 @@ from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostT
 from collage.cost.batches import compact
 from collage.cost.lines import encode_entry
 from collage.errors import OptionError, StoreError
-from collage.pipeline.request import CompileRequest
+from collage.pipeline.request import CompileRequest, RequestedModel
 from collage.store import open_store
 from collage.store.blobs import digest_of, put_blob
 from collage.store.record_keys import RecordKeys, configured_keys, record_keys
@@ -208,7 +208,9 @@ def test_kernels_are_not_built_apart_without_a_key(store, tmp_path, monkeypatch)
     service = ClusterCompileService(
         store.url, tmp_path, settings, environments, jobs=SimpleNamespace()
     )
-    requested = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
+    requested = CompileRequest(
+        name="m", models=(RequestedModel(model="0" * 64),), environment="gpu", device="cuda"
+    )
     with pytest.raises(OptionError, match=r"store\.recordKey\.existingSecret"):
         service.probe(requested)
     monkeypatch.setenv("COLLAGE_RECORD_KEY", OLD)

@@ -13,7 +13,7 @@ from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.lines import encode_entry
 from collage.errors import BundleError, ClusterError, StoreError
-from collage.pipeline.request import CompileRequest, NodeInformation, read_request
+from collage.pipeline.request import CompileRequest, NodeInformation, RequestedModel, read_request
 from collage.pipeline.results import node_digest, read_result
 from collage.store import open_store
 from collage.store.aliases import list_aliases, read_alias
@@ -175,7 +175,7 @@ def test_a_garbled_alias_says_what_to_do(store, kind):
 
 @pytest.mark.parametrize("kind", ALIASES)
 def test_a_garbled_result_counts_as_absent(store, kind):
-    request = CompileRequest(name="m", model=KEY)
+    request = CompileRequest(name="m", models=(RequestedModel(model=KEY),))
     facts = NodeInformation(environment=ENVIRONMENT, cache_bytes=1, backends={})
     store.swap(f"results/{request.digest}/{node_digest(facts)}.json", ALIASES[kind], None)
     assert read_result(store, request, facts) is None
@@ -220,4 +220,6 @@ def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
     )
     service._runner = lambda request: runner
     with pytest.raises(ClusterError, match="use images of one version"):
-        service.probe(CompileRequest(name="m", model=KEY, environment="pool"))
+        service.probe(
+            CompileRequest(name="m", models=(RequestedModel(model=KEY),), environment="pool")
+        )

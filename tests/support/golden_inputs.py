@@ -14,7 +14,7 @@ from collage.backends.base import Availability, Backend, BuildContext, PluginKer
 from collage.cost import Environment
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.pipeline.request import CompileRequest, RequestOptions
+from collage.pipeline.request import CompileRequest, RequestedModel, RequestOptions
 from collage.runtime.envelope import Signer
 
 CPU = Environment(
@@ -35,8 +35,7 @@ GPU = Environment(
 )
 REQUEST = CompileRequest(
     name="small",
-    model="a" * 64,
-    external={"weights.bin": "b" * 64},
+    models=(RequestedModel(model="a" * 64, external={"weights.bin": "b" * 64}),),
     environment="pool",
     threads=2,
     options=RequestOptions(backends=("onednn", "tvm"), dims={"batch": 1}, precision="auto"),

@@ -26,24 +26,28 @@ from collage.cluster.kubernetes.api import Jobs, connect
 from collage.cluster.kubernetes.jobs import JobRunner, Notice
 from collage.cluster.kubernetes.manifests import LABEL, JobTask, Kind
 from collage.cost import SharedCostTable
+from collage.entries import ModelEntry
 from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.region import region_digest
 from collage.measure.cost_key import CostKeys
 from collage.pipeline.compile_context import CompileContext, open_compile_context
-from collage.pipeline.compile_service import check_device, search_model_function
+from collage.pipeline.compile_service import (
+    check_device,
+    requested_functions,
+    search_model_function,
+)
 from collage.pipeline.request import (
     BundleAnswer,
     CompileRequest,
     CompileResult,
     NodeInformation,
     SearchResult,
-    fetch_model,
+    fetch_models,
 )
 from collage.pipeline.request_samples import fetch_samples
 from collage.pipeline.search_stage import model_sweep
 from collage.report.progress import Progress
-from collage.runtime.function_names import function_names
 from collage.store import open_store
 from collage.store.record_keys import KEY_VARIABLE, MAKE_A_KEY, configured_keys, record_keys
 
@@ -94,7 +98,8 @@ class ClusterCompileService:
         return facts
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        return function_names(len(request.options.shapes))
+        options = request.compile_options(self._address, self._cache_dir)
+        return requested_functions(request, options)
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         facts = self._known_facts(request)
@@ -108,10 +113,10 @@ class ClusterCompileService:
             return self._measurer(request, searched, context, facts)
 
         with (
-            self._model(request) as path,
+            self._models(request) as entries,
             open_compile_context(options, progress, facts.environment, backends) as context,
         ):
-            return search_model_function(path, function, context, open_measurer)
+            return search_model_function(entries, function, context, open_measurer)
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
         environment = self._known_facts(request).environment
@@ -226,9 +231,9 @@ class ClusterCompileService:
         return self._connected
 
     @contextmanager
-    def _model(self, request: CompileRequest) -> Iterator[Path]:
+    def _models(self, request: CompileRequest) -> Iterator[tuple[ModelEntry, ...]]:
         with TemporaryDirectory(prefix="collage-request-") as folder:
-            yield fetch_model(open_store(self._address, writes=False), request, Path(folder))
+            yield fetch_models(open_store(self._address, writes=False), request, Path(folder))
 
 
 def _parsed(kind: type[Answer], answer: bytes) -> Answer:

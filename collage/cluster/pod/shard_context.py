@@ -22,13 +22,15 @@ from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.pod.answers import NodeError, ShardError, environment_here, flushing
 from collage.cluster.shards import Batch, Purpose, ShardRequest
 from collage.cost import CostTable, Environment
+from collage.entries import ModelEntry
+from collage.errors import OptionError
 from collage.frontend import Function, Model
 from collage.measure.device import capability_of
 from collage.measure.environment import this_environment
 from collage.pipeline.compile_context import CompileContext, open_compile_context
-from collage.pipeline.request import CompileRequest, fetch_model, read_request
+from collage.pipeline.compile_service import import_model_of
+from collage.pipeline.request import CompileRequest, fetch_models, read_request
 from collage.pipeline.request_samples import fetch_samples
-from collage.pipeline.search_stage import imported
 from collage.store import open_store
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import get_blob
@@ -80,14 +82,13 @@ def open_shard(
     request = read_request(store, batch.request)
     backends = fitting_backends(batch, request)
     options = request.compile_options(address, scratch, fetch_samples(store, request))
-    path = fetch_model(store, request, scratch / "model")
+    entries = fetch_models(store, request, scratch / "model")
     kernels = KernelIndex(store, batch.environment, record_keys(options.store_dir))
     with (
         open_compile_context(options, environment=batch.environment, backends=backends) as context,
         flushing(context.table, kernels),
     ):
-        model = imported(path, context)
-        function = find_function(model, batch, requests)
+        model, function = find_function(entries, batch, requests, context)
         yield ShardContext(
             store,
             digest,
@@ -201,14 +202,18 @@ def _differences(batch: Batch, environment: Environment) -> str:
     return "; ".join(parts) + "; narrow the node selector so that all nodes are alike"
 
 
-def find_function(model: Model, batch: Batch, requests: Sequence[ShardRequest]) -> Function:
-    """Return the function of a batch. Raises ShardError if it lacks a region of the shard."""
-    function = next(
-        (candidate for candidate in model.functions if candidate.name == batch.function), None
-    )
-    if function is None:
-        raise ShardError(f"the model has no function {batch.function!r}")
+def find_function(
+    entries: Sequence[ModelEntry],
+    batch: Batch,
+    requests: Sequence[ShardRequest],
+    context: CompileContext,
+) -> tuple[Model, Function]:
+    """Import the model of a batch's function. Raises ShardError if it lacks a region of the shard."""
+    try:
+        model, function = import_model_of(batch.function, entries, context)
+    except OptionError as error:
+        raise ShardError(str(error)) from error
     for request in requests:
         if request.work(batch.function).nodes >> len(function.graph):
             raise ShardError(f"the function {function.name} has no region {request.nodes}")
-    return function
+    return model, function

@@ -1,0 +1,67 @@
+"""Import of the entries of a bundle: each file with its own part of the options."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from collage.entries import (
+    ModelEntry,
+    options_of,
+    require_distinct_functions,
+    require_used_dims,
+    shared_dims,
+)
+from collage.frontend import Model
+from collage.frontend.input_names import input_names
+from collage.frontend.isolated_import import guarded_import
+from collage.frontend.sample_files import read_samples
+from collage.frontend.samples import named_samples, shape_sets, with_samples
+from collage.options import Options
+
+
+def import_entry(
+    entry: ModelEntry, entries: Sequence[str], options: Options, work_dir: Path
+) -> Model:
+    """Import the model of one entry with its shapes and samples.
+
+    Args:
+        entry: the entry.
+        entries: names of all entries of the bundle.
+        options: options of the bundle.
+        work_dir: folder for the simplified files of all entries.
+
+    Raises:
+        OptionError: an option does not name its entry where there are several.
+        CollageError: as of `frontend.isolated_import.guarded_import`.
+    """
+    own = options_of(options, entry.name, entries)
+    samples = read_samples(own.samples, own.inputs)
+    if samples:
+        samples = named_samples(samples, input_names(entry.path))
+    model = guarded_import(
+        entry.path,
+        dims=own.dims,
+        shapes=shape_sets(samples, own.shapes),
+        work_dir=work_dir,
+        keep_half=options.target.has_half_precision,
+        entry=entry.name,
+        optional_dims=shared_dims(options, entries),
+    )
+    return with_samples(model, samples)
+
+
+def import_entries(
+    entries: Sequence[ModelEntry], options: Options, work_dir: Path
+) -> tuple[Model, ...]:
+    """Import the models of all entries.
+
+    Raises:
+        OptionError: two functions have one name, or an option does not name its entry.
+        DimensionError: a dimension is in no entry, or unbound, unknown or contradictory.
+    """
+    names = [entry.name for entry in entries]
+    models = tuple(import_entry(entry, names, options, work_dir) for entry in entries)
+    require_used_dims([model.absent_dims for model in models])
+    require_distinct_functions(
+        {model.entry: [function.name for function in model.functions] for model in models}
+    )
+    return models
