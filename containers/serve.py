@@ -1,5 +1,6 @@
 """A model server for one bundle: `python -m containers.serve --bundle DIR --name ocr --port 8080`.
 
+Each entry of the bundle is a model of its own (`containers.serving.app.served_models`).
 It speaks the open inference protocol v2 over HTTP and needs the extra `serve` alone (and `s3`, for a
 bundle in S3): no compiler, no ONNX. The bundle's digests, processor, libraries and golden data are
 checked before the port opens, and the golden data again while nobody asks. How big a request may be

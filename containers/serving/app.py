@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from collage.errors import InputError
 from collage.logs import log_context
+from collage.runtime.manifest import Signature
 from containers.serving.engine import Engine, Executable, TooSlow
 from containers.serving.memory import (
     Memory,
@@ -66,8 +67,30 @@ class _Refused(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
+class ServedModel:
+    """A model of the protocol: an entry of the bundle, with its functions."""
+
+    name: str
+    entry: str
+    signatures: tuple[Signature, ...]
+
+
+def served_models(name: str, engine: Engine) -> dict[str, ServedModel]:
+    """Return the models of a bundle by name: `name` for the only entry, `name.ENTRY` for each of several.
+
+    The protocol describes the inputs and outputs of a model, and those of entries differ: so each is a model.
+    """
+    several = len(engine.entries) > 1
+    models = (
+        ServedModel(f"{name}.{entry}" if several else name, entry, engine.signatures_of(entry))
+        for entry in engine.entries
+    )
+    return {model.name: model for model in models}
+
+
 class Server:
-    """One model under one name."""
+    """One bundle: a model for each of its entries."""
 
     def __init__(
         self, name: str, version: str, engine: Engine, limits: Limits, *, watchdog: Watchdog
@@ -78,6 +101,7 @@ class Server:
         self._limits = limits
         self._watchdog = watchdog
         self._watching: asyncio.Task[None] | None = None
+        self._models = served_models(name, engine)
         self._metrics = Metrics(name, version)
         # One thread: parsing holds the interpreter's lock anyway, and each thread keeps a heap.
         self._pool = ThreadPoolExecutor(1, "protocol")
@@ -145,30 +169,30 @@ class Server:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _model(self, request: Request) -> Response:
-        self._check_name(request)
-        return JSONResponse(model_metadata(self.name, self.version, self._engine.signatures))
+        model = self._requested(request)
+        return JSONResponse(model_metadata(model.name, self.version, model.signatures))
 
     async def _model_ready(self, request: Request) -> Response:
-        self._check_name(request)
+        model = self._requested(request)
         if problem := self._problem():
-            return JSONResponse({"error": problem, "name": self.name, "ready": False}, 503)
-        return JSONResponse({"name": self.name, "ready": True})
+            return JSONResponse({"error": problem, "name": model.name, "ready": False}, 503)
+        return JSONResponse({"name": model.name, "ready": True})
 
     async def _infer(self, request: Request) -> Response:
         start = time.perf_counter()
-        self._check_name(request)
-        with log_context(function=self.name):
-            response = await self._answered(request)
+        model = self._requested(request)
+        with log_context(function=model.name):
+            response = await self._answered(request, model)
             seconds = time.perf_counter() - start
-            self._metrics.count(response.status_code, seconds)
+            self._metrics.count(model.name, response.status_code, seconds)
             facts = {"status": response.status_code, "seconds": round(seconds, 6)}
             log.info("inference", extra=facts)
         return response
 
-    async def _answered(self, request: Request) -> Response:
+    async def _answered(self, request: Request, model: ServedModel) -> Response:
         try:
             with self._engine.place():
-                return await self._compute(request)
+                return await self._compute(request, model)
         except Overloaded as error:
             return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
         except TooSlow as error:
@@ -183,18 +207,18 @@ class Server:
             log.exception("an inference failed")
             return JSONResponse({"error": "the model failed; the server's log says why"}, 500)
 
-    async def _compute(self, request: Request) -> Response:
+    async def _compute(self, request: Request, model: ServedModel) -> Response:
         reservation = self._admit(request)
         try:
-            inference_request = await self._parsed(request, reservation)
+            inference_request = await self._parsed(request, model, reservation)
             executable = await self._executable(request)
-            outputs = await self._engine.run(executable, inference_request.inputs)
+            outputs = await self._engine.run(executable, inference_request.inputs, model.entry)
             self._reserve_answer(
                 reservation,
                 inference_request,
                 [(output.size, output.nbytes) for output in outputs.values()],
             )
-            render = partial(render_answer, self.name, self.version, inference_request, outputs)
+            render = partial(render_answer, model.name, self.version, inference_request, outputs)
             return _ReservedResponse(await self._in_pool(render), reservation)
         except BaseException:
             reservation.release()
@@ -209,10 +233,12 @@ class Server:
         length = json_length(request.headers.get(HEADER_LENGTH), size)
         return self._limits.memory.reserve(costs.reading(size, length))
 
-    async def _parsed(self, request: Request, reservation: Reservation) -> InferenceRequest:
+    async def _parsed(
+        self, request: Request, model: ServedModel, reservation: Reservation
+    ) -> InferenceRequest:
         body = await self._body(request)
         length = request.headers.get(HEADER_LENGTH)
-        signatures = self._engine.signatures
+        signatures = model.signatures
         parse = partial(parse_request, body, length, signatures, self._limits.costs.json)
         inference_request = await self._in_pool(parse)
         self._reserve_answer(
@@ -265,14 +291,17 @@ class Server:
         limit = self._limits.costs.body_bytes
         return _Refused(413, f"the body has more than {limit} bytes, the most this model needs")
 
-    def _check_name(self, request: Request) -> None:
+    def _requested(self, request: Request) -> ServedModel:
+        """Return the model of a request. Raises HTTPException: 404 for another one."""
         name = request.path_params["name"]
         version = request.path_params.get("version", self.version)
-        if (name, version) != (self.name, self.version):
+        model = self._models.get(name)
+        if model is None or version != self.version:
             raise HTTPException(
                 404, f"there is no model {name!r} of version {version!r} here: this is "
-                f"{self.name!r} of version {self.version!r}"
+                f"{' and '.join(map(repr, self._models))} of version {self.version!r}"
             )  # fmt: skip
+        return model
 
 
 class _ReservedResponse(Response):

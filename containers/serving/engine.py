@@ -24,6 +24,7 @@ import numpy as np
 
 from collage.errors import InputError
 from collage.runtime.loader import LoadedBundle
+from collage.runtime.manifest import Signature
 from containers.serving.memory import Overloaded
 
 Result = TypeVar("Result")
@@ -56,6 +57,7 @@ class Engine:
         self.call_s = call_s
         self.admitted = 0
         self.signatures = copies[0].signatures
+        self.entries = copies[0].entries
         self.executables = [Executable(bundle, number) for number, bundle in enumerate(copies)]
         self._waiting = 0
         self._free: asyncio.Queue[Executable] = asyncio.Queue()
@@ -93,11 +95,15 @@ class Engine:
             self._free.put_nowait(executable)
         return None
 
+    def signatures_of(self, entry: str) -> tuple[Signature, ...]:
+        """Return the signatures of an entry's functions."""
+        return tuple(signature for signature in self.signatures if signature.entry == entry)
+
     async def run(
-        self, executable: Executable, inputs: Mapping[str, np.ndarray]
+        self, executable: Executable, inputs: Mapping[str, np.ndarray], entry: str
     ) -> dict[str, np.ndarray]:
-        """Compute the outputs. Raises TooSlow, and InputError as the bundle does."""
-        return await self.call(executable, lambda: executable.bundle.run(inputs))
+        """Compute the outputs of an entry. Raises TooSlow, and InputError as the bundle does."""
+        return await self.call(executable, lambda: executable.bundle.run(inputs, entry))
 
     async def call(self, executable: Executable, work: Callable[[], Result]) -> Result:
         """Run `work` in the executable's thread, then free it. Raises TooSlow, and the errors of `work`."""

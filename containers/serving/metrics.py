@@ -3,44 +3,65 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """Requests by status, their seconds, and what the server is doing; used by one event loop."""
+    """Requests of each model by status, their seconds, and what the server is doing; for one event loop."""
 
-    def __init__(self, model: str, version: str) -> None:
-        self._labels = f'model="{_escaped(model)}",version="{_escaped(version)}"'
-        self._requests: Counter[int] = Counter()
-        self._buckets = [0] * (len(BOUNDS_S) + 1)
-        self._sum_s = 0.0
+    def __init__(self, name: str, version: str) -> None:
+        """Begin to count.
 
-    def count(self, status: int, seconds: float) -> None:
-        """Count an inference request that was answered with `status` after `seconds`."""
-        self._requests[status] += 1
-        self._buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self._sum_s += seconds
+        Args:
+            name: name of the bundle, the label `model` of what the server is doing.
+            version: its version.
+        """
+        self._name, self._version = name, version
+        self._models: dict[str, _Requests] = {}
+
+    def count(self, model: str, status: int, seconds: float) -> None:
+        """Count an inference request to `model` that was answered with `status` after `seconds`."""
+        requests = self._models.setdefault(model, _Requests())
+        requests.statuses[status] += 1
+        requests.buckets[bisect_left(BOUNDS_S, seconds)] += 1
+        requests.sum_s += seconds
 
     def text(self, gauges: Mapping[str, int]) -> str:
         """Return the page; `gauges` are what the server is doing now."""
         name = "collage_serve_request_seconds"
+        models = sorted((self._models or {self._name: _Requests()}).items())
         lines = ["# TYPE collage_serve_requests_total counter"]
         lines += [
-            f'collage_serve_requests_total{{{self._labels},code="{code}"}} {count}'
-            for code, count in sorted(self._requests.items())
+            f'collage_serve_requests_total{{{self._labels(model)},code="{code}"}} {count}'
+            for model, requests in models
+            for code, count in sorted(requests.statuses.items())
         ]
         lines.append(f"# TYPE {name} histogram")
-        total = 0
-        for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], self._buckets, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{{self._labels},le="{bound}"}} {total}')
-        lines.append(f"{name}_sum{{{self._labels}}} {self._sum_s:.6f}")
-        lines.append(f"{name}_count{{{self._labels}}} {total}")
+        for model, requests in models:
+            labels, total = self._labels(model), 0
+            for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], requests.buckets, strict=True):
+                total += count
+                lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {total}')
+            lines.append(f"{name}_sum{{{labels}}} {requests.sum_s:.6f}")
+            lines.append(f"{name}_count{{{labels}}} {total}")
         for gauge, value in gauges.items():
             lines.append(f"# TYPE collage_serve_{gauge} gauge")
-            lines.append(f"collage_serve_{gauge}{{{self._labels}}} {value}")
+            lines.append(f"collage_serve_{gauge}{{{self._labels(self._name)}}} {value}")
         return "\n".join(lines) + "\n"
+
+    def _labels(self, model: str) -> str:
+        return f'model="{_escaped(model)}",version="{_escaped(self._version)}"'
+
+
+@dataclass
+class _Requests:
+    """Answered requests of one model; `buckets` are those of `BOUNDS_S` and one more."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    sum_s: float = 0.0
 
 
 def _escaped(value: str) -> str:

@@ -235,7 +235,7 @@ def test_metrics(tmp_path):
     receiver = Receiver(settings, lambda start: None)
     received = generate_latest(receiver.metrics).decode()
     served = Metrics("small", "3")
-    served.count(200, 0.003)
+    served.count("small", 200, 0.003)
     database = sqlite3.connect(tmp_path / "receiver.db")
     tables = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     database.close()
