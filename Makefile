@@ -104,6 +104,7 @@ bench: setup
 	$(BENCH).family --work $(BENCH_WORK)
 	$(BENCH).workers --work $(BENCH_WORK)
 	$(BENCH).search_scaling
+	$(BENCH).refinement --output benchmarks
 	$(BENCH).call_overhead --output benchmarks
 
 # The chart on a real control plane: from an alias in MLflow to a proven bundle, with two real models.

@@ -18,8 +18,8 @@ from typing import Any
 Facts = dict[str, Any]
 """Facts of the row of one `model` at one `revision`; older rows lack the fields of later commits."""
 SECTIONS = (
-    "models", "precision", "levers", "ablations", "roofline", "lazy", "family", "search", "workers",
-    "calls",
+    "models", "precision", "levers", "ablations", "roofline", "lazy", "family", "search",
+    "refinement", "workers", "calls",
 )  # fmt: skip
 """Order of the sections in RESULTS.md; sections of one name follow the order of their settings."""
 HEAD = """# Results

@@ -8,8 +8,9 @@ kernel costs. After each comparison round of the gate it
    toolchain, whose kernels may be of other implementations; where that one is the fastest, the second too;
 2. replaces the isolated cost of each sampled kernel by its in-context cost, and scales the costs of the
    other kernels by the average ratio of their implementation;
-3. proposes the best plans under these costs and the neighbours of the leading plan, without those already
-   tried and those that are predicted slower than the leading one by more than `MAX_PREDICTED_RATIO`.
+3. proposes the best plans under these costs, the neighbours of the leading plan, and recombinations of the
+   best measured plans (`collage.search.recombination`), without those already tried and those that are
+   predicted slower than the leading one by more than `MAX_PREDICTED_RATIO`.
 
 Plans in reduced precision have one more step. Where plans exceeded the error budget, the measured errors
 calibrate the predicted ones, and the predicted fastest plan below the calibrated limit is tried first.
@@ -32,10 +33,16 @@ from collage.pipeline.plans import WholePlans
 from collage.search.error_calibration import ErrorCalibration
 from collage.search.function_search import FunctionSearch
 from collage.search.graph_launches import predicted_s
-from collage.search.in_context import InContextCosts, InContextSample, scaled_by_speed
+from collage.search.in_context import (
+    InContextCosts,
+    InContextSample,
+    in_context_seconds,
+    scaled_by_speed,
+)
 from collage.search.neighbours import neighbours
 from collage.search.plan_selection import NamedPlan, select_plans
-from collage.search.problem import Plan
+from collage.search.problem import Option, Plan
+from collage.search.recombination import MeasuredPlan, recombinations
 from collage.search.reduced_precision import PenalisedPlans, expected_error, with_output_errors
 from collage.search.shortest_path import valid_space
 from collage.verify import KernelProfile
@@ -55,6 +62,8 @@ MAX_ROUNDS_WITHOUT_IMPROVEMENT = 2
 """Rounds with the same leading plan after which refinement ends."""
 MAX_PREDICTED_RATIO = 1.02
 """A plan is promising up to this ratio of its predicted latency to that of the leading plan."""
+RECOMBINED_PLANS = 6
+"""Fastest profiled plans, whose parts are recombined."""
 MAX_WITHIN_BUDGET = 4
 """Plans that are tried at most in search of the fastest one within the error budget."""
 
@@ -81,6 +90,7 @@ class Refinement:
         self._within_budget = 0
         self._tried = {plan.plan.options for plan in plans.named.values()}
         self._profiles: dict[str, KernelProfile] = {}
+        self._parents: list[MeasuredPlan] = []
         self._rounds: list[dict[str, float]] = []
         self._leader = ""
         self._rounds_without_improvement = 0
@@ -168,7 +178,21 @@ class Refinement:
         for name, profile in self._profiles.items():
             kernels_s = self._plans.by_position(name, profile.kernels_s)
             self.in_context.add(self._plan(name), kernels_s, profile.call_s, latencies_s[name])
+        timed = sorted(self._profiles or order, key=lambda name: (latencies_s[name], name))
+        self._parents = [
+            self._measured_plan(name, latencies_s[name]) for name in timed[:RECOMBINED_PLANS]
+        ]
         self._update_costs()
+
+    def _measured_plan(self, name: str, latency_s: float) -> MeasuredPlan:
+        """Return a plan with the times of its kernels; without times where kernels cannot be timed."""
+        if name not in self._profiles:
+            return MeasuredPlan(self._plan(name), {})
+        profile = self._profiles[name]
+        kernels_s = self._plans.by_position(name, profile.kernels_s)
+        return MeasuredPlan(
+            self._plan(name), in_context_seconds(kernels_s, profile.call_s, latency_s)
+        )
 
     def _update_costs(self) -> None:
         """Compute in-context costs and, under an error budget, the plans by their errors."""
@@ -210,6 +234,13 @@ class Refinement:
         limit_s = MAX_PREDICTED_RATIO * self._predicted_s(self._plan(leader))
         return self._predicted_s(plan) <= limit_s
 
+    def _recombined(self, leader: str) -> list[Plan]:
+        """Return the promising recombinations, predicted by the parts of their measured parents."""
+        problem = self._plans.search.enumerated.problem
+        limit_s = MAX_PREDICTED_RATIO * self._predicted_s(self._plan(leader))
+        children = recombinations(problem, self._costs, self._parents)
+        return [child for child in children if child.predicted_s <= limit_s]
+
     def _next_round(self, leader: str, error_limit: float) -> list[PlanExecutable]:
         if self._deadline is None:
             self._deadline = time.monotonic() + self._seconds
@@ -237,12 +268,15 @@ class Refinement:
         problem = search.enumerated.problem
         best = select_plans(problem, self._costs, BEST_PLANS, search.errors)
         near = neighbours(problem, self._costs, self._plan(leader))
-        candidates = {plan.options: plan for plan in (*(named.plan for named in best), *near)}
+        candidates: dict[tuple[Option, ...], Plan] = {}
+        for plan in (*(named.plan for named in best), *near):
+            if self._is_promising(plan, leader):
+                candidates[plan.options] = replace(plan, predicted_s=self._predicted_s(plan))
+        # Parts that were measured together predict better than the sum of their kernels' costs.
+        candidates |= {plan.options: plan for plan in self._recombined(leader)}
         promising = [
             plan
             for options, plan in candidates.items()
-            if options not in self._tried
-            and self._is_promising(plan, leader)
-            and expected_error(plan, self._error_costs) <= error_limit
+            if options not in self._tried and expected_error(plan, self._error_costs) <= error_limit
         ]
-        return sorted(promising, key=self._predicted_s)
+        return sorted(promising, key=lambda plan: plan.predicted_s)

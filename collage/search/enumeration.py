@@ -1,6 +1,6 @@
 """Enumeration: a function's candidates as a search problem, with one measurement request for each key."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.backends.base import Backend, conflicts_of
@@ -26,6 +26,7 @@ class EnumeratedFunction:
         problem: one option for each candidate.
         work: one measurement request for each key but the host's.
         last: keys of reduced options with outputs of the function as their only outputs.
+        key_of: returns the key of a further candidate; None where none is added.
     """
 
     function: Function
@@ -33,6 +34,7 @@ class EnumeratedFunction:
     problem: Problem
     work: Mapping[Hashable, MeasurementRequest]
     last: frozenset[Hashable] = frozenset()
+    key_of: Callable[[Candidate], Hashable] | None = None
 
 
 def enumerate_function(
@@ -55,6 +57,18 @@ def enumerate_function(
     captured = {backend.name: backend.graph_capturable for backend in backends} | {HOST: True}
     priority = {name: position for position, name in enumerate((HOST, *identity))}
     digests: dict[IndexSet, str] = {}
+
+    def key_of(candidate: Candidate) -> Hashable:
+        inside = candidate.inside
+        if inside not in digests:
+            digests[inside] = region_digest(function, inside)
+        return option_key(
+            digests[inside],
+            identity[candidate.backend],
+            candidate.variant,
+            candidate.implementation,
+        )
+
     options: list[Option] = []
     work: dict[Hashable, MeasurementRequest] = {}
     for candidate in candidates:
@@ -62,10 +76,8 @@ def enumerate_function(
         if candidate.is_host:
             key: Hashable = HOST
         else:
-            if inside not in digests:
-                digests[inside] = region_digest(function, inside)
+            key = key_of(candidate)
             label = candidate.implementation
-            key = option_key(digests[inside], identity[backend], variant, label)
             work.setdefault(key, MeasurementRequest(function.name, inside, backend, variant, label))
         options.append(
             Option(
@@ -80,7 +92,9 @@ def enumerate_function(
         )
     problem = Problem(function.graph, options, conflicts=conflicts_of(backends))
     output_keys = _output_keys(function, options)
-    return EnumeratedFunction(function, tuple(candidates), problem, work, last=output_keys)
+    return EnumeratedFunction(
+        function, tuple(candidates), problem, work, last=output_keys, key_of=key_of
+    )
 
 
 def option_key(digest: str, identity: str, variant: str, label: str = "") -> Hashable:

@@ -1,6 +1,7 @@
 """Search of one function: a lazy search measures few of its options, and plan selection names the plans.
 
-Under an error budget the search continues with error-penalised costs (`collage.search.reduced_precision`).
+Adjacent regions of the best plan are joined and measured (`collage.search.coalescing`). Under an error
+budget the search continues with error-penalised costs (`collage.search.reduced_precision`).
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from collage.cost import Cost
 from collage.measure.measurement_request import Measurer, OnCost
 from collage.rules.rule import HOST
+from collage.search.coalescing import join_adjacent_regions
 from collage.search.enumeration import EnumeratedFunction
 from collage.search.estimate import AdditiveEstimator
 from collage.search.lazy import LazyResult, SearchBudget, search_lazily
@@ -17,6 +19,7 @@ from collage.search.plan_selection import NamedPlan, select_plans
 from collage.search.problem import Problem
 from collage.search.reduced_precision import ErrorBudget, search_lower_error
 from collage.search.seeds import SEED_BATCH, seed_chunks
+from collage.search.shortest_path import find_plan
 
 VIEW_S = 2e-7
 """Time of a view in the virtual machine, in seconds (measured: 0.2 us a call)."""
@@ -126,7 +129,7 @@ def search_function(
         budget=budget_until(1.0 if errors is None else FASTEST_SHARE),
     )
     if errors is not None and limits.budget_s:
-        all_costs = search_lower_error(
+        lower_error_costs = search_lower_error(
             problem,
             measure,
             lazy.costs,
@@ -134,9 +137,13 @@ def search_function(
             batch_size=limits.batch,
             budget=budget_until(1.0),
         )
-        lazy = replace(lazy, costs=all_costs)
-    problem = replace(problem, launch_s=launch_s())
+        lazy = replace(lazy, costs=lower_error_costs)
+    enumerated, all_costs = join_adjacent_regions(
+        enumerated, lazy.costs, lambda requests: measurer.measure(requests, on_cost)
+    )
+    problem = replace(enumerated.problem, launch_s=launch_s())
     enumerated = replace(enumerated, problem=problem)
+    lazy = replace(lazy, plan=find_plan(problem, all_costs), costs=all_costs)
     selected = select_plans(problem, lazy.costs, limits.plans, errors)
     return FunctionSearch(enumerated, lazy.costs, tuple(selected), lazy, errors=errors)
 

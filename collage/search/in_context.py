@@ -64,17 +64,9 @@ class InContextCosts:
             call_s: latency of one complete call while profiling, in seconds.
             latency_s: latency of one complete call in the comparison rounds, in seconds.
         """
-        total_s = sum(kernels_s.values())
-        if not total_s:
-            return
-        speed_factor = latency_s / max(call_s, total_s)
-        overhead_s = max(0.0, call_s - total_s) / len(kernels_s)
-        for position, seconds in kernels_s.items():
+        for position, seconds in in_context_seconds(kernels_s, call_s, latency_s).items():
             key = plan.options[position].key
-            isolated_s = self.costs[key].seconds
-            self.samples.append(
-                InContextSample(key, isolated_s, speed_factor * (seconds + overhead_s))
-            )
+            self.samples.append(InContextSample(key, self.costs[key].seconds, seconds))
 
     def corrected(self) -> dict[Hashable, Cost]:
         """Return the in-context costs of all keys; without samples, the isolated costs."""
@@ -115,6 +107,26 @@ class InContextCosts:
     def _implementation(self, key: Hashable) -> tuple[str, str]:
         options: Sequence[Option] = self.problem.options_of(key)
         return (options[0].backend, options[0].variant) if options else ("", "")
+
+
+def in_context_seconds(
+    kernels_s: Mapping[int, float], call_s: float, latency_s: float
+) -> dict[int, float]:
+    """Return each kernel's share of a call: its time, and an equal part of the time outside of all kernels.
+
+    Args:
+        kernels_s: kernel times by position in the plan, in seconds; views have none.
+        call_s: latency of one complete call while profiling, in seconds.
+        latency_s: latency of one complete call in the comparison rounds, in seconds.
+    """
+    total_s = sum(kernels_s.values())
+    if not total_s:
+        return {}
+    speed_factor = latency_s / max(call_s, total_s)
+    overhead_s = max(0.0, call_s - total_s) / len(kernels_s)
+    return {
+        position: speed_factor * (seconds + overhead_s) for position, seconds in kernels_s.items()
+    }
 
 
 def scaled(cost: Cost, factor: float) -> Cost:

@@ -1,10 +1,11 @@
 """Plan selection: the plans of one function to assemble and compare whole.
 
-The selection contains the whole function on one backend, the best plans by the additive model, the best
-plans with a penalty for each boundary (errors of the additive model grow with the number of boundaries), and
-for each backend its best plan alone and its best plan with as few regions as possible. Where regions may
-compute in less than float32, the selection adds the best plans without them and, under an error budget,
-plans with lower and lower expected error (`collage.search.reduced_precision`).
+The selection contains the whole function on one backend, the best plans by the additive model (with the
+preferred backend where costs tie, `collage.search.ties`), the best plans with a penalty for each boundary
+(errors of the additive model grow with the number of boundaries), and for each backend its best plan alone
+and its best plan with as few regions as possible. Where regions may compute in less than float32, the
+selection adds the best plans without them and, under an error budget, plans with lower and lower expected
+error (`collage.search.reduced_precision`).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from collage.search.shortest_path import (
     valid_space,
 )
 from collage.search.state_space import StateSpace, build_state_space
+from collage.search.ties import Ties
 
 BOUNDARY_PENALTIES_S = (2e-6, 10e-6, 40e-6)
 """Penalties for each region of the plans with fewer boundaries, in seconds."""
@@ -121,8 +123,10 @@ def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> 
     for rank, option in enumerate(complete):
         plan = Plan((option,), costs[option.key].seconds)
         yield NamedPlan(f"whole-{option.backend}-{rank}", plan, option.backend)
+    ties = Ties(space.problem, costs)
     for rank, plan in enumerate(least_plans(space, costs, count), start=1):
-        yield NamedPlan.of(f"best-{rank}", plan)
+        named = NamedPlan.of(f"best-{rank}", plan)
+        yield named if named.single else NamedPlan.of(named.name, ties.preferred(plan))
     for penalty_s in BOUNDARY_PENALTIES_S:
         fewer = surcharged_plan(space, costs, partial(_constant_surcharge, penalty_s))
         if fewer is not None:

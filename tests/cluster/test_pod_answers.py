@@ -57,7 +57,7 @@ def batch(store, tmp_path_factory):
                 nodes=hex(request.nodes),
                 backend=request.backend,
                 variant=request.variant,
-                label="",
+                label=request.label,
                 key=key(request),
             )
             for request in requests

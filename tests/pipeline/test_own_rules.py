@@ -139,3 +139,15 @@ def test_rules_of_users_reach_the_executable(compiled, backend, rule, expected):
     assert expected <= {nodes for nodes in states if len(nodes) > 1}
     assert {states[nodes] for nodes in expected} <= {"valid", "unmeasured"}
     assert "valid" in {states[nodes] for nodes in expected}
+
+
+@pytest.mark.full
+def test_adjacent_regions_of_the_plan_are_joined_and_measured(compiled):
+    """The rule lists single nodes only; the union is measured after the search."""
+
+    def single_nodes(function):
+        return Primitive(OpPredicate(lambda graph, index: None))
+
+    function = compiled(SIBLINGS, (with_rule("onnxruntime", single_nodes),), WEIGHTS)
+    states = {nodes: state for nodes, _, state in considered(function, "onnxruntime")}
+    assert states[0, 1, 2, 3] == "valid"

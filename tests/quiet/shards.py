@@ -28,7 +28,7 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
                 nodes=hex(work.nodes),
                 backend=work.backend,
                 variant=work.variant,
-                label="",
+                label=work.label,
                 key=key(work),
             )
             for work in requests

@@ -1,5 +1,8 @@
 """Behaviour of upstream's test_pass_collage_partition.py: who gets which nodes at which cost.
 
+The cases run the product's stages: candidates, search, adjacent regions of one toolchain joined. Upstream
+joins without a measurement and reports the sum of the parts; here the union's cost counts, which is lower.
+
 Two cases are ties between placing the longer group first or last; there only the cost and the kinds
 of groups are asserted.
 """
@@ -25,15 +28,16 @@ def test_single_op(bases, backend):
     assert result.total == 1
 
 
-@pytest.mark.parametrize(("depth", "total"), [(1, 5.0), (3, 4.9)])
-def test_diamond_keeps_a_valid_topology(depth, total):
+@pytest.mark.parametrize("depth", [1, 3])
+def test_diamond_keeps_a_valid_topology(depth):
+    """With a depth of 1 no rule lists b and s together: they are joined after the search."""
     graph = GraphBuilder()
     r = graph.add("Relu", graph.input("x"), name="r")
     a = graph.add("Abs", r, name="a")
     graph.add("Add", a, graph.add("Relu", a, name="b"), name="s")
     result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (1, depth))
     assert result.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("b", "s"))]
-    assert result.total == pytest.approx(total)
+    assert result.total == pytest.approx(4.9)
 
 
 @pytest.mark.parametrize("cheap", ["tvm", "byoc"])
@@ -43,7 +47,8 @@ def test_max_depth(cheap, depth, total):
     dear = "byoc" if cheap == "tvm" else "tvm"
     depths = (depth, 1) if dear == "tvm" else (1, depth)
     result = partition(_relus(3), {cheap: 99, dear: 100}, depths)
-    assert result.total == pytest.approx(total, abs=0.5)
+    joined = cheap == "byoc" and depth == 1
+    assert result.total == pytest.approx(99 * 2.71 if joined else total, abs=0.5)
     nodes = dict.fromkeys(("tvm", "byoc"), 0)
     for backend, names in result.groups:
         nodes[backend] += len(names)
@@ -53,14 +58,14 @@ def test_max_depth(cheap, depth, total):
 
 
 def test_output_tuple():
-    """Coalescing makes one function with two results, one of them a tap."""
+    """Joining makes one function with two results, one of them a tap."""
     graph = GraphBuilder()
     r0 = graph.add("Relu", graph.input("x"), name="r0")
     r1 = graph.add("Relu", r0, name="r1")
     graph.returns(r0, r1, graph.add("Abs", r1, name="a"))
     result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (2, 2))
     assert result.groups == [("byoc", ("r0", "r1")), ("tvm", ("a",))]
-    assert result.total == pytest.approx(4.0)
+    assert result.total == pytest.approx(1.9 + 2)
 
 
 def test_intermediate_tuple():
@@ -71,7 +76,7 @@ def test_intermediate_tuple():
     graph.add("Concat", graph.add("tuple", r0, r1, name="t"), name="c")
     result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (3, 5))
     assert result.groups == [("byoc", ("r0", "r1")), ("byoc", ("c",))]
-    assert result.total == pytest.approx(3.0)
+    assert result.total == pytest.approx(1.9 + 1)
 
 
 def test_fusion_benefit():
