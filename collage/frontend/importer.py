@@ -9,6 +9,7 @@ import onnx
 
 from collage.errors import InputError, ModelError
 from collage.frontend.bodies import BodyFile, extract_bodies, strip_passed_on
+from collage.frontend.decided_branches import decide_branches
 from collage.frontend.float16 import float_types, half_type, retyped
 from collage.frontend.fold import fold, save_model
 from collage.frontend.infer import infer_types
@@ -175,7 +176,13 @@ class _FunctionWriter:
         return simplified_file(self.work_dir, name), results
 
     def _folded(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-        model, note = (_folded if self.keep_half else fold)(model, self.work_dir)
+        folded = _folded if self.keep_half else fold
+        try:
+            model, note = folded(model, self.work_dir)
+        except ModelError:
+            if not decide_branches(model):
+                raise
+            model, note = folded(model, self.work_dir)
         tidy(model)
         return model, [note] if note else []
 

@@ -40,7 +40,7 @@ def infer_types(
         work_dir: folder for temporary files.
         known_types: types of some values from another source; default none.
     """
-    types = _inferred(model, known_types)
+    types = inferred_types(model, known_types)
     types |= {name: value for name, value in (known_types or {}).items() if tensor_type(value)}
     if _unresolved(model, types):
         types = _with_observed(model, types, _observe(model, types, work_dir))
@@ -65,7 +65,7 @@ def _with_observed(
     """
     while names := _unresolved(model, types) & observed.keys():
         types = types | {name: type_proto(observed[name]) for name in names}
-        for name, inferred in _inferred(model, types).items():
+        for name, inferred in inferred_types(model, types).items():
             if name not in types or not tensor_type(types[name]):
                 types[name] = inferred
     return types
@@ -88,9 +88,15 @@ def _runtime_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.Typ
     return output_types
 
 
-def _inferred(
+def inferred_types(
     model: onnx.ModelProto, known_types: Mapping[str, onnx.TypeProto] | None = None
 ) -> dict[str, onnx.TypeProto]:
+    """Return the types that ONNX's inference finds, and those of the weights.
+
+    Args:
+        model: model; what is invalid in it stays without types.
+        known_types: types of some values from another source; default none.
+    """
     light = _without_large_weights(model)
     for name, value in (known_types or {}).items():
         light.graph.value_info.append(onnx.helper.make_value_info(name, value))
