@@ -75,10 +75,8 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for text in texts:
         name, _, value = text.rpartition("=")
-        if not name or not value.isdigit() or int(value) < 1:
-            raise DimensionError(
-                f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1"
-            )
+        if not name or not value.isdigit():
+            raise DimensionError(f"--dim {text}: write NAME=N, e.g. --dim batch=1")
         dims[name] = int(value)
     return dims
 

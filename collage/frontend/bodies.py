@@ -319,14 +319,17 @@ def _separate_results(graph: onnx.GraphProto) -> None:
         value.name = name
 
 
-def strip_passed_on(model: onnx.ModelProto) -> tuple[str, ...]:
+def strip_passed_on(model: onnx.ModelProto, results: Sequence[str]) -> tuple[str, ...]:
     """Remove the outputs of a tidy body that repeat an input, a weight or another output.
+
+    Args:
+        model: tidy body.
+        results: names of the body's results by position, repeated ones included.
 
     Returns:
         the source of every result: an input, a weight or an output of the model.
     """
     graph = model.graph
-    results = [value.name for value in graph.output]
     sources = {value.name for value in graph.input} | {item.name for item in graph.initializer}
     stripped: dict[str, str] = {}
     for node in graph.node:
@@ -334,7 +337,8 @@ def strip_passed_on(model: onnx.ModelProto) -> tuple[str, ...]:
         if is_copy and node.output[0] in results and node.input[0] in {*sources, *results}:
             stripped[node.output[0]] = stripped.get(node.input[0], node.input[0])
     nodes = [node for node in graph.node if node.output[0] not in stripped]
-    outputs = [value for value in graph.output if value.name not in stripped]
+    passed_on = {*stripped, *sources}
+    outputs = [value for value in graph.output if value.name not in passed_on]
     del graph.node[:], graph.output[:]
     graph.node.extend(nodes)
     graph.output.extend(outputs)

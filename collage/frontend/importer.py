@@ -17,7 +17,7 @@ from collage.frontend.load import bind_shapes, named_dims, read_model
 from collage.frontend.load_function import KINDS, make_function
 from collage.frontend.model import Body, Function, Model
 from collage.frontend.onnx_proto import tensor_type
-from collage.frontend.tidy import tidy
+from collage.frontend.tidy import drop_equal_casts, tidy
 from collage.graph.op_pattern import OpPatternKind
 from collage.runtime.function_names import MAIN, function_name
 
@@ -120,7 +120,8 @@ def simplify_model(
             model.CopyFrom(source)
         name = function_name(number, entry)
         try:
-            bind_shapes(model, dims, shape, "" if entry == MAIN else f"{entry}/")
+            advice = "" if entry == MAIN else f"{entry}/"
+            notes.update(dict.fromkeys(bind_shapes(model, dims, shape, advice)))
             notes.update(dict.fromkeys(writer.write(model, name)))
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
@@ -170,8 +171,9 @@ class _FunctionWriter:
         return notes + self._write_tidy(model, name)
 
     def _write_body(self, model: onnx.ModelProto, name: str) -> tuple[Path, tuple[str, ...]]:
+        names = [value.name for value in model.graph.output]
         model, _ = self._folded(model)
-        results = strip_passed_on(model)
+        results = strip_passed_on(model, names)
         self._write_tidy(model, name)
         return simplified_file(self.work_dir, name), results
 
@@ -188,6 +190,7 @@ class _FunctionWriter:
 
     def _write_tidy(self, model: onnx.ModelProto, name: str) -> list[str]:
         types = infer_types(model, self.work_dir)
+        drop_equal_casts(model, types)
         notes = self._extract_bodies(model, types, name)
         _require_tensors(model, types)
         notes += write_types(model, types)
@@ -221,7 +224,6 @@ def _with_bodies(name: str, file: Path, files: Sequence[BodyFile]) -> Function:
         if body.caller == name and body.file is not None
     ]
     return replace(function, bodies=tuple(bodies))
-
 
 def _with_kinds(name: str, file: Path) -> Function:
     """Load a simplified function, find its operator kinds, and add them to its file.
@@ -273,15 +275,15 @@ def write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> 
     """Write the types into the model; return notes about values without a static shape."""
     graph = model.graph
     outputs = {value.name: value for value in graph.output}
+    for name in outputs.keys() & types.keys():
+        outputs[name].type.CopyFrom(types[name])
     open_values = []
     for node in graph.node:
         for name in filter(None, node.output):
             value_type = types.get(name)
             if value_type is None or tensor_type(value_type) is None:
                 open_values.append(f"{name} ({node.op_type})")
-            if value_type is not None and name in outputs:
-                outputs[name].type.CopyFrom(value_type)
-            elif value_type is not None:
+            if value_type is not None and name not in outputs:
                 graph.value_info.append(onnx.helper.make_value_info(name, value_type))
     if not open_values:
         return []

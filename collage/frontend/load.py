@@ -10,10 +10,11 @@ from google.protobuf.message import DecodeError
 from onnx import inliner
 
 from collage.errors import DimensionError, ModelError
+from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import ModelFiles, open_model
 from collage.frontend.onnx_versions import make_readable
 
-UNNAMED = frozenset({"", "?", "-1"})
+UNNAMED = frozenset({"", "?", "*", "-1", "None", "none", "null"})
 """Placeholders for unnamed dimensions in exported models; two of them may differ."""
 
 MAX_DIMENSION = (1 << 31) - 1
@@ -36,6 +37,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         model = _inlined(model, path)
     try:
         _normalise(model)
+        lower_batch_statistics(model)
         make_readable(model)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
@@ -110,8 +112,11 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 def bind_shapes(
     model: onnx.ModelProto, dims: Mapping[str, int], shapes: Shapes, owner: str = ""
-) -> None:
+) -> list[str]:
     """Give every input of `model` (changed in place) a static shape.
+
+    The inputs' own shapes may give one name several sizes, as ONNX Runtime allows: converters name unrelated
+    dimensions alike. Such a name binds nothing else.
 
     Args:
         model: model to change.
@@ -119,15 +124,19 @@ def bind_shapes(
         shapes: shapes by name of the input.
         owner: beginning of names in advice, "ENTRY/" for one of several entries.
 
+    Returns:
+        Notes for the report: names with several sizes.
+
     Raises:
-        DimensionError: a dimension is unbound, unknown, or bound to two values.
+        DimensionError: a dimension is unbound, unknown, or bound to another size than in `dims`.
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.input}
     _check_names(inputs, dims, shapes)
-    bound = {name: _positive(f"dimension {name}", size) for name, size in dims.items()}
+    sizes = {name: {_checked_size(f"dimension {name}", size)} for name, size in dims.items()}
     for name, shape in shapes.items():
-        _bind_input(inputs[name], tuple(shape), bound)
+        _bind_input(inputs[name], tuple(shape), dims, sizes)
+    bound = {name: min(several) for name, several in sizes.items() if len(several) == 1}
     unbound = []
     for value in graph.input:
         dimensions = value.type.tensor_type.shape.dim
@@ -141,6 +150,11 @@ def bind_shapes(
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
+    return [
+        f"dimension {name} has several sizes: {', '.join(map(str, sorted(several)))}"
+        for name, several in sorted(sizes.items())
+        if len(several) > 1
+    ]
 
 
 def named_dims(model: onnx.ModelProto) -> frozenset[str]:
@@ -179,7 +193,12 @@ def _check_names(
             raise DimensionError(f"the model has no input {name!r}; inputs: {_list(inputs)}")
 
 
-def _bind_input(value: onnx.ValueInfoProto, shape: tuple[int, ...], bound: dict[str, int]) -> None:
+def _bind_input(
+    value: onnx.ValueInfoProto,
+    shape: tuple[int, ...],
+    dims: Mapping[str, int],
+    sizes: dict[str, set[int]],
+) -> None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
@@ -191,22 +210,24 @@ def _bind_input(value: onnx.ValueInfoProto, shape: tuple[int, ...], bound: dict[
         )
     for axis, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
         location = f"dimension {axis} of input {value.name}"
-        _positive(location, size)
+        _checked_size(location, size)
         if not _dynamic(dim) and dim.dim_value != size:
             raise DimensionError(
                 f"{location} is {dim.dim_value} in the model, but was given as {size}"
             )
         name = dim.dim_param
-        if name not in UNNAMED and bound.setdefault(name, size) != size:
+        if dims.get(name, size) != size:
             raise DimensionError(
-                f"dimension {name} is bound to {bound[name]} and to {size} ({location})"
+                f"dimension {name} is bound to {dims[name]} and to {size} ({location})"
             )
+        if name not in UNNAMED:
+            sizes.setdefault(name, set()).add(size)
         dim.dim_value = size
 
 
-def _positive(subject: str, size: int) -> int:
-    if size < 1:
-        raise DimensionError(f"{subject} must be at least 1, not {size}")
+def _checked_size(subject: str, size: int) -> int:
+    if size < 0:
+        raise DimensionError(f"{subject} must not be negative: {size}")
     if size > MAX_DIMENSION:
         raise DimensionError(f"{subject} must be at most {MAX_DIMENSION}, not {size}")
     return size

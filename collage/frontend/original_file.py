@@ -1,13 +1,17 @@
 """The original model for a bundle: as one string of bytes, or as files.
 
-The only change is to version stamps without support in ONNX Runtime (`frontend.onnx_versions`).
+Two things change: version stamps without support in ONNX Runtime (`frontend.onnx_versions`), and
+BatchNormalization in training mode, which an optimised ONNX Runtime may compute with state from run to run
+(`frontend.batch_statistics`).
 """
 
 from pathlib import Path
 
 import onnx
+from onnx import inliner
 
 from collage.errors import ModelError
+from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import open_model
 from collage.frontend.onnx_versions import make_readable
 
@@ -30,7 +34,10 @@ def original_bytes(path: Path) -> bytes:
             )
         model = onnx.load_from_string(files.data)
         files.fill(model)
-        changed = make_readable(model) or files.external
+        if b"training_mode" in files.data and model.functions:
+            model = inliner.inline_local_functions(model)
+        lowered = lower_batch_statistics(model)
+        changed = make_readable(model) or lowered or files.external
         return bytes(model.SerializeToString()) if changed else files.data
 
 

@@ -1,9 +1,10 @@
 """Normalisation of a graph: plain operator calls in topological order, with unique names.
 
-Dead nodes, Constant and Identity nodes are removed. Every output of the graph has a node of its own.
+Dead nodes, Constant and Identity nodes are removed. An output of the graph is a result of a node, an input or
+a weight; an output that is listed again is left out, since results have names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 
@@ -18,15 +19,12 @@ _OPTIONAL_OUTPUTS = {
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Normalise the graph in place: no dead or trivial nodes, sorted, unique names.
-
-    Every output gets a producer of its own.
-    """
+    """Normalise the graph in place: no dead or trivial nodes, sorted, unique names."""
     graph = model.graph
+    _list_outputs_once(graph)
     nodes = _drop_dead(list(graph.node), [value.name for value in graph.output])
     nodes = _constants_to_weights(graph, nodes)
     nodes = _drop_identities(graph, nodes)
-    nodes += _identities_for_outputs(graph, nodes)
     nodes = _sorted(nodes)
     nodes = _drop_dead(nodes, [value.name for value in graph.output])
     _drop_optional_outputs(nodes, {value.name for value in graph.output})
@@ -34,11 +32,18 @@ def tidy(model: onnx.ModelProto) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     used = {name for node in nodes for name in reads(node)}
+    used.update(value.name for value in graph.output)
     weights = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(weights)
     del graph.value_info[:]
     _keep_used_opsets(model)
+
+
+def _list_outputs_once(graph: onnx.GraphProto) -> None:
+    outputs = {value.name: value for value in graph.output}
+    del graph.output[:]
+    graph.output.extend(outputs.values())
 
 
 def _drop_dead(nodes: list[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
@@ -101,6 +106,31 @@ def _drop_identities(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> lis
     return _merge_output_identities(remaining, outputs)
 
 
+def drop_equal_casts(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> None:
+    """Remove casts to the type that the value has already, except before outputs of the graph."""
+    outputs = {value.name for value in model.graph.output}
+    renamed: dict[str, str] = {}
+    remaining = []
+    for node in model.graph.node:
+        is_cast = node.op_type == "Cast" and node.domain in STANDARD_DOMAINS
+        if is_cast and node.output[0] not in outputs and _has_equal_types(node, types):
+            renamed[node.output[0]] = renamed.get(node.input[0], node.input[0])
+        else:
+            remaining.append(node)
+    for node in remaining:
+        _rename(node, renamed)
+    del model.graph.node[:]
+    model.graph.node.extend(remaining)
+
+
+def _has_equal_types(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> bool:
+    source, target = (
+        types.get(name, onnx.TypeProto()).tensor_type.elem_type
+        for name in (node.input[0], node.output[0])
+    )
+    return bool(source) and source == target
+
+
 def _merge_output_identities(
     nodes: list[onnx.NodeProto], outputs: set[str]
 ) -> list[onnx.NodeProto]:
@@ -133,23 +163,6 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
             _rename(inner, outer)
         for value in graph.output:
             value.name = outer.get(value.name, value.name)
-
-
-def _identities_for_outputs(
-    graph: onnx.GraphProto, nodes: list[onnx.NodeProto]
-) -> list[onnx.NodeProto]:
-    """Make Identity nodes for outputs without a producer of their own: inputs, weights, other outputs."""
-    produced = {name for node in nodes for name in node.output}
-    assigned: set[str] = set()
-    added: list[onnx.NodeProto] = []
-    for value in graph.output:
-        if value.name in produced and value.name not in assigned:
-            assigned.add(value.name)
-            continue
-        source = value.name
-        value.name = f"{source}_output_{len(added)}"
-        added.append(onnx.helper.make_node("Identity", [source], [value.name]))
-    return added
 
 
 def _sorted(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:

@@ -51,10 +51,20 @@ def _session(model: Path | str) -> "onnxruntime.InferenceSession":
     """Open a file with ONNX Runtime's basic optimisations only."""
     import onnxruntime
 
+    from collage.frontend.batch_statistics import lowered_model
+    from collage.frontend.onnx_versions import make_readable
+
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.log_severity_level = 3
-    return open_file(model, options, ["CPUExecutionProvider"])
+    lowered = lowered_model(Path(model))
+    if lowered is None:
+        return open_file(model, options, ["CPUExecutionProvider"])
+    make_readable(lowered)
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(Path(model).parent.absolute()))
+    return onnxruntime.InferenceSession(
+        lowered.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def open_file(
@@ -83,6 +93,7 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
     """Open a file with bfloat16 widened to float32; also return the names of its bfloat16 outputs."""
     import onnx
 
+    from collage.frontend.batch_statistics import lower_batch_statistics
     from collage.frontend.float16 import retyped
     from collage.frontend.load import read_proto
     from collage.frontend.onnx_versions import make_readable
@@ -93,6 +104,7 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
         for output in loaded.graph.output
         if output.type.tensor_type.elem_type == bfloat16
     )
+    lower_batch_statistics(loaded)
     wide: onnx.ModelProto = retyped(loaded, bfloat16, onnx.TensorProto.FLOAT)
     make_readable(wide)
     with tempfile.TemporaryDirectory(prefix="collage-original-") as folder:

@@ -79,9 +79,9 @@ def test_unbound_dimensions_print_the_option(tmp_path):
         ({}, {"x": (1, 3, 4)}, r"has 4 dimensions \(batch,3,\?,4\)"),
         ({}, {"x": (1, 2, 5, 4)}, "dimension 1 of input x is 3 in the model, but was given as 2"),
         ({"batch": 2}, {"x": (1, 3, 5, 4)}, "batch is bound to 2 and to 1"),
-        ({"batch": 0}, {}, "must be at least 1"),
+        ({"batch": -1}, {}, "must not be negative: -1"),
         ({"batch": 10**20}, {}, "dimension batch must be at most 2147483647"),
-        ({}, {"x": (1, 3, -1, 4)}, "must be at least 1"),
+        ({}, {"x": (1, 3, -1, 4)}, "must not be negative"),
         ({"batch": 1}, {"x": (1, 3, 5, 4)}, "--shape z=1"),
     ],
 )
@@ -101,6 +101,38 @@ def test_shape_sets_become_functions(tmp_path):
         (1, 5, 5, 4),
         (1, 5, 7, 4),
     ]
+
+
+def imported_pair(tmp_path, dimension, shapes, dims={}):
+    nodes = [node("ReduceSum", ["x"], ["a"]), node("ReduceSum", ["z"], ["b"])]
+    inputs = {"x": ("float32", (dimension, 3)), "z": ("float32", (dimension, dimension))}
+    path = save(model([*nodes, node("Add", ["a", "b"], ["y"])], inputs, ["y"]), tmp_path)
+    return import_model(path, dims=dims, shapes=[shapes], work_dir=tmp_path / "work")
+
+
+@pytest.mark.parametrize("dimension", ["None", "null", "*", "?", "", "-1"])
+def test_placeholders_of_exporters_name_no_dimension(tmp_path, dimension):
+    imported = imported_pair(tmp_path, dimension, {"x": (2, 3), "z": (4, 5)})
+    assert imported.functions[0].graph.types["z"].shape == (4, 5)
+    assert not imported.notes
+
+
+def test_one_name_may_have_several_sizes(tmp_path):
+    imported = imported_pair(tmp_path, "n", {"x": (2, 3), "z": (4, 2)})
+    assert imported.functions[0].graph.types["x"].shape == (2, 3)
+    assert imported.notes == ("dimension n has several sizes: 2, 4",)
+
+
+def test_a_name_with_several_sizes_binds_nothing_else(tmp_path):
+    with pytest.raises(DimensionError, match=r"--shape x=\?,3"):
+        imported_pair(tmp_path, "n", {"z": (4, 2)})
+    with pytest.raises(DimensionError, match="n is bound to 4 and to 2"):
+        imported_pair(tmp_path, "n", {"z": (4, 2)}, {"n": 4})
+
+
+def test_a_dimension_may_be_empty(tmp_path):
+    imported = imported_pair(tmp_path, "n", {"x": (0, 3), "z": (4, 0)})
+    assert imported.functions[0].graph.types["x"].shape == (0, 3)
 
 
 def test_one_shape_binds_the_dimension_of_other_inputs(tmp_path):

@@ -1,4 +1,4 @@
-"""After import a graph has computing nodes only, and each output is made by a node of its own."""
+"""After import a graph has computing nodes only, and its outputs are results, inputs or weights."""
 
 import numpy as np
 import onnx
@@ -31,17 +31,38 @@ def test_identities_and_constants_go(tmp_path):
     assert [tensor.name for tensor in document.graph.initializer] == ["two"]
 
 
-def test_outputs_that_no_node_makes_get_one(tmp_path):
+def test_inputs_and_weights_may_be_outputs_each_once(tmp_path):
     document = model(
         [node("Relu", ["x"], ["r"]), node("Identity", ["r"], ["s"])],
         {"x": ("float32", (3,))},
-        ["r", "s", "x", "w"],
+        ["r", "s", "x", "w", "r"],
         {"w": floats(3)},
     )
     function = imported(document, tmp_path)
     graph = function.graph
-    assert len(graph.outputs) == len(set(graph.outputs)) == 4
-    assert all(value in graph.producer for value in graph.outputs)
+    assert graph.outputs == ("r", "s", "x", "w")
+    assert [proto.op for proto in graph.nodes] == ["Relu", "Identity"]
+    assert {graph.types[name].shape for name in graph.outputs} == {(3,)}
+    assert set(function.weights) == {"w"}
+
+
+def test_a_graph_may_have_no_node(tmp_path):
+    document = model([], {"x": ("float32", (2, 3)), "unused": ("int64", ())}, ["x"])
+    graph = imported(document, tmp_path).graph
+    assert (graph.inputs, graph.outputs, graph.nodes) == (("x", "unused"), ("x",), ())
+    assert graph.types["x"].shape == (2, 3)
+
+
+def test_casts_to_the_same_type_go(tmp_path):
+    nodes = [
+        node("Cast", ["x"], ["a"], to=onnx.TensorProto.FLOAT),
+        node("Relu", ["a"], ["b"]),
+        node("Cast", ["b"], ["y"], to=onnx.TensorProto.FLOAT),
+        node("Cast", ["b"], ["z"], to=onnx.TensorProto.INT32),
+    ]
+    document = model(nodes, {"x": ("float32", (3,))}, ["y", "z"])
+    operators = [proto.op for proto in imported(document, tmp_path).graph.nodes]
+    assert sorted(operators) == ["Cast", "Cast", "Relu"]
 
 
 def test_dead_and_unsorted_nodes(tmp_path):
