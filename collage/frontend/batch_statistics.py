@@ -124,9 +124,7 @@ class _Arithmetic:
     def _constant(self, value: np.ndarray) -> str:
         return self._add("Constant", [], value=numpy_helper.from_array(value))
 
-    def _add(
-        self, op: str, inputs: Sequence[str], output: str = "", **attributes: object
-    ) -> str:
+    def _add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: object) -> str:
         output = output or f"{self._prefix}/{len(self._nodes)}"
         self._nodes.append(helper.make_node(op, inputs, [output], output, **attributes))
         return output

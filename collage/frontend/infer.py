@@ -186,5 +186,5 @@ def _observe(
     return {
         name: TensorType(value.shape, str(value.dtype))
         for name, value in zip(names, results, strict=True)
-        if isinstance(value, np.ndarray)
+        if isinstance(value, np.ndarray) and str(value.dtype) in ELEMENT_TYPES
     }

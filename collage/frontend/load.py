@@ -12,6 +12,7 @@ from onnx import inliner
 from collage.errors import DimensionError, ModelError
 from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import ModelFiles, open_model
+from collage.frontend.onnx_proto import STANDARD_DOMAINS, all_nodes
 from collage.frontend.onnx_versions import make_readable
 
 UNNAMED = frozenset({"", "?", "*", "-1", "None", "none", "null"})
@@ -81,12 +82,28 @@ def _normalise(model: onnx.ModelProto) -> None:
     graph.input.extend(inputs)
     graph.initializer.extend(_dense(tensor) for tensor in graph.sparse_initializer)
     del graph.sparse_initializer[:]
+    for node in all_nodes(model):
+        _normalise_node(node)
     del graph.value_info[:]
     del graph.quantization_annotation[:]
     del model.training_info[:]
     model.ir_version = max(model.ir_version, 8)
-    if not model.opset_import:
-        model.opset_import.append(onnx.helper.make_opsetid("", 9))
+    versions = {_domain(stamp.domain): stamp.version for stamp in model.opset_import} or {"": 9}
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(*item) for item in versions.items())
+
+
+def _normalise_node(node: onnx.NodeProto) -> None:
+    """Give the standard domain one name, and make a sparse constant dense."""
+    node.domain = _domain(node.domain)
+    for attribute in node.attribute:
+        if node.op_type == "Constant" and attribute.name == "sparse_value":
+            dense = _dense(attribute.sparse_tensor)
+            attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:

@@ -81,10 +81,10 @@ def test_bodies_and_functions_are_lowered_too(tmp_path):
     called.graph.node[0].CopyFrom(
         node("normal", list(called.graph.node[0].input), ["y"], domain="local")
     )
-    for name, document in (("branch", document), ("function", called)):
+    for name, traits in (("branch", document), ("function", called)):
         folder = tmp_path / name
         folder.mkdir()
-        path = save(document, folder)
+        path = save(traits, folder)
         lowered = lowered_model(path)
         assert lowered is not None
         assert b"training_mode" not in lowered.SerializeToString()

@@ -103,7 +103,7 @@ def test_shape_sets_become_functions(tmp_path):
     ]
 
 
-def imported_pair(tmp_path, dimension, shapes, dims={}):
+def imported_pair(tmp_path, dimension, shapes, dims):
     nodes = [node("ReduceSum", ["x"], ["a"]), node("ReduceSum", ["z"], ["b"])]
     inputs = {"x": ("float32", (dimension, 3)), "z": ("float32", (dimension, dimension))}
     path = save(model([*nodes, node("Add", ["a", "b"], ["y"])], inputs, ["y"]), tmp_path)
@@ -112,26 +112,26 @@ def imported_pair(tmp_path, dimension, shapes, dims={}):
 
 @pytest.mark.parametrize("dimension", ["None", "null", "*", "?", "", "-1"])
 def test_placeholders_of_exporters_name_no_dimension(tmp_path, dimension):
-    imported = imported_pair(tmp_path, dimension, {"x": (2, 3), "z": (4, 5)})
+    imported = imported_pair(tmp_path, dimension, {"x": (2, 3), "z": (4, 5)}, {})
     assert imported.functions[0].graph.types["z"].shape == (4, 5)
     assert not imported.notes
 
 
 def test_one_name_may_have_several_sizes(tmp_path):
-    imported = imported_pair(tmp_path, "n", {"x": (2, 3), "z": (4, 2)})
+    imported = imported_pair(tmp_path, "n", {"x": (2, 3), "z": (4, 2)}, {})
     assert imported.functions[0].graph.types["x"].shape == (2, 3)
     assert imported.notes == ("dimension n has several sizes: 2, 4",)
 
 
 def test_a_name_with_several_sizes_binds_nothing_else(tmp_path):
     with pytest.raises(DimensionError, match=r"--shape x=\?,3"):
-        imported_pair(tmp_path, "n", {"z": (4, 2)})
+        imported_pair(tmp_path, "n", {"z": (4, 2)}, {})
     with pytest.raises(DimensionError, match="n is bound to 4 and to 2"):
         imported_pair(tmp_path, "n", {"z": (4, 2)}, {"n": 4})
 
 
 def test_a_dimension_may_be_empty(tmp_path):
-    imported = imported_pair(tmp_path, "n", {"x": (0, 3), "z": (4, 0)})
+    imported = imported_pair(tmp_path, "n", {"x": (0, 3), "z": (4, 0)}, {})
     assert imported.functions[0].graph.types["x"].shape == (0, 3)
 
 
