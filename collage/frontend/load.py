@@ -95,7 +95,8 @@ def _normalise(model: onnx.ModelProto) -> None:
 
 def _normalise_node(node: onnx.NodeProto) -> None:
     """Give the standard domain one name, and make a sparse constant dense."""
-    node.domain = _domain(node.domain)
+    if node.domain in STANDARD_DOMAINS:
+        node.ClearField("domain")
     for attribute in node.attribute:
         if node.op_type == "Constant" and attribute.name == "sparse_value":
             dense = _dense(attribute.sparse_tensor)
