@@ -49,7 +49,7 @@ def read_interface(path: Path) -> OriginalInterface:
     with open_model(path) as files:
         model = onnx.load_from_string(files.data)
         digest = files.digest
-    graph = model.graph
+    graph = _with_output_types(model).graph
     defaults = {tensor.name for tensor in graph.initializer}
     defaults |= {tensor.values.name for tensor in graph.sparse_initializer}
     inputs = [
@@ -61,6 +61,23 @@ def read_interface(path: Path) -> OriginalInterface:
         return OriginalInterface(_values(inputs, defaults), _values(graph.output, set()), digest)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+def _with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer the types of outputs that the file does not state, which it need not."""
+    graph = model.graph
+    types = {value.name: value.type for value in graph.input}
+    for tensor in graph.initializer:
+        types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    for value in graph.output:
+        if not value.type.WhichOneof("value") and value.name in types:
+            value.type.CopyFrom(types[value.name])
+    if all(value.type.WhichOneof("value") for value in graph.output):
+        return model
+    try:
+        return onnx.shape_inference.infer_shapes(model)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return model  # the missing type is the clearer error
 
 
 def _values(infos: Iterable[onnx.ValueInfoProto], defaults: Set[str]) -> tuple[ModelValue, ...]:
