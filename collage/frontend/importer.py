@@ -225,6 +225,7 @@ def _with_bodies(name: str, file: Path, files: Sequence[BodyFile]) -> Function:
     ]
     return replace(function, bodies=tuple(bodies))
 
+
 def _with_kinds(name: str, file: Path) -> Function:
     """Load a simplified function, find its operator kinds, and add them to its file.
 
