@@ -1,10 +1,14 @@
 """The command `register`: add a model to a file registry."""
 
 import argparse
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from collage.cli.arguments import Commands, add_command, print_result
+from collage.entries import find_entries
 from collage.errors import OptionError
+from collage.runtime.function_names import MAIN
 
 
 def add_registry_commands(commands: Commands) -> None:
@@ -13,7 +17,9 @@ def add_registry_commands(commands: Commands) -> None:
     parser.add_argument("registry", help="a folder, or s3://bucket/prefix?endpoint=...")
     parser.add_argument("name", help="name of the model")
     parser.add_argument("version", help="version of the model")
-    parser.add_argument("model", type=Path, help="ONNX file; its external data is added too")
+    parser.add_argument("model", nargs="+", metavar="MODEL",
+                        help="ONNX file, or several for the entries of one bundle (NAME=FILE names one); "
+                        "their external data is added too")  # fmt: skip
     parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE.npz",
                         help="real inputs of the model, one set a file")  # fmt: skip
     parser.add_argument(
@@ -33,10 +39,14 @@ def _register(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"{arguments.registry} is an MLflow server: register with MLflow's own tools"
         )
-    path: Path = arguments.model
-    with open_model(path) as model:
-        files = {name: file.path for name, file in model.external.items()}
-        files |= {MODEL: model.own.path, **_sample_files(arguments.samples)}
+    entries = find_entries(arguments.model)
+    with ExitStack() as stack:
+        files = _sample_files(arguments.samples)
+        for entry in entries:
+            model = stack.enter_context(open_model(entry.path))
+            name = MODEL if entry.name == MAIN else f"{entry.name}.onnx"
+            _add_files(files, {name: model.own.path})
+            _add_files(files, {name: file.path for name, file in model.external.items()})
         version = registry.add(arguments.name, arguments.version, files)
     if arguments.alias:
         registry.set_alias(version, arguments.alias)
@@ -44,6 +54,16 @@ def _register(arguments: argparse.Namespace) -> int:
     alias_text = f", {arguments.alias}" if arguments.alias else ""
     print_result(arguments.json, facts, f"{version.name} version {version.version}{alias_text}")
     return 0
+
+
+def _add_files(files: dict[str, Path], added: Mapping[str, Path]) -> None:
+    """Add files by name. Raises OptionError where two entries have different files of one name."""
+    for name, path in added.items():
+        if files.setdefault(name, path).resolve() != path.resolve():
+            raise OptionError(
+                f"the models have two files called {name}, {files[name]} and {path}: a version is one "
+                "folder; export one of them with another name of its external data"
+            )
 
 
 def _sample_files(samples: list[Path]) -> dict[str, Path]:

@@ -8,7 +8,8 @@ request is the digest of its own text:
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING
 from pathlib import Path
@@ -252,7 +253,7 @@ def submit(
     Args:
         store: store of requests and models.
         models: ONNX files of the entries (`collage.entries.find_entries`).
-        name: display name; default the stem of the first file.
+        name: display name; default that of the folder, else of the first file.
         environment: name of the measuring environment.
         threads: threads of every kernel.
         device: device of the kernels.
@@ -277,7 +278,7 @@ def submit(
             for entry, files in zip(entries, opened, strict=True)
         )
         request = CompileRequest(
-            name=name or entries[0].path.stem,
+            name=name or _display_name(models, entries),
             models=requested,
             environment=environment,
             threads=threads,
@@ -295,6 +296,12 @@ def submit(
         keep_blobs(store, held)
         put_samples(store, sample_content)
     return request
+
+
+def _display_name(models: ModelPaths, entries: Sequence[ModelEntry]) -> str:
+    if isinstance(models, str | os.PathLike) and Path(models).is_dir():
+        return Path(models).absolute().name
+    return entries[0].path.stem
 
 
 def _stored_model(

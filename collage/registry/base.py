@@ -88,6 +88,8 @@ class Registry(Protocol):
     def download(self, version: ModelVersion, folder: Path) -> Path:
         """Download the files into `folder`; return the .onnx file, with its data beside it.
 
+        For a version of several .onnx files, the entries of one bundle, it is the folder of them.
+
         Raises:
             ModelError: the version has no ONNX model, or an incomplete one.
         """

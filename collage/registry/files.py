@@ -1,6 +1,7 @@
 """A registry of ONNX files in a folder or in S3, through the same protocol as the store.
 
-    NAME/VERSION/model.onnx        the model, and the files with its data beside it     create
+    NAME/VERSION/model.onnx        the model, and the files with its data beside it;
+                                   several ENTRY.onnx for a bundle of several entries   create
     NAME/VERSION/samples*.npz      samples of the model's inputs, one set a file               create
     NAME/VERSION/version.json      every file with size and SHA-256, written last       swap, once
     NAME/VERSION/status.json       status of the optimization                           swap
@@ -13,7 +14,7 @@ lost response detect its own success.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
@@ -86,7 +87,8 @@ class FileRegistry:
             raise RegistryError(f"{version} is gone, or was never whole; add it again")
         for name, digest in files.items():
             self._fetch(version, name, digest, folder)
-        return folder / MODEL
+        models = _models(files)
+        return folder / models[0] if len(models) == 1 else folder
 
     def samples(self, version: ModelVersion, folder: Path, path: str = "") -> tuple[Path, ...]:
         if path:
@@ -108,7 +110,7 @@ class FileRegistry:
         self._swap(_alias_key(version.name, alias or self._alias), {"version": version.version})
 
     def add(self, name: str, version: str, files: Mapping[str, Path]) -> ModelVersion:
-        """Upload a version: `model.onnx` and its external data, by relative name.
+        """Upload a version: `model.onnx`, or several ONNX files, with their external data, by relative name.
 
         A repeated call with the same content does nothing; an interrupted call can be repeated.
 
@@ -118,9 +120,10 @@ class FileRegistry:
         """
         for part in (name, version, *files):
             _check(part)
-        if MODEL not in files or version == _ALIASES or set(files) & set(_OWN):
+        if not _has_models(files) or version == _ALIASES or set(files) & set(_OWN):
             raise OptionError(
-                f"a version holds {MODEL}, is not called {_ALIASES!r}, and has no file {' or '.join(_OWN)}"
+                f"a version holds {MODEL}, or several .onnx files, is not called {_ALIASES!r}, and has no "
+                f"file {' or '.join(_OWN)}"
             )
         digests = {file: str(digest_of(path)) for file, path in sorted(files.items())}
         if self._is_there(name, version, digests):
@@ -154,7 +157,7 @@ class FileRegistry:
             return None
         if (
             not isinstance(files, dict)
-            or MODEL not in files
+            or not _has_models(files)
             or not all(map(_PART.fullmatch, files))
         ):
             raise RegistryError(
@@ -214,6 +217,15 @@ class FileRegistry:
             return act(*args, **named)
         except StoreError as error:
             raise RegistryError(f"cannot {action} the registry {self.url}: {error}") from error
+
+
+def _models(files: Iterable[str]) -> list[str]:
+    """Return the names of the ONNX files, sorted."""
+    return sorted(name for name in files if name.endswith(".onnx"))
+
+
+def _has_models(files: Collection[str]) -> bool:
+    return MODEL in files or len(_models(files)) > 1
 
 
 def _check(part: str) -> str:

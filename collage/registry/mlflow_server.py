@@ -252,10 +252,11 @@ def _flavour(version: ModelVersion, description: str) -> str:
 
 
 def _pick(version: ModelVersion, artifacts: Path, data: str) -> Path:
-    """Return the .onnx file at `data`, a file or its folder."""
+    """Return the .onnx file at `data`, a file or its folder; the folder for several."""
     file = (artifacts / data).resolve()
-    if file.is_dir():
-        file = next(iter(sorted(file.glob("*.onnx"))), file)
-    if not file.is_relative_to(artifacts.resolve()) or not file.is_file():
+    models = sorted(file.glob("*.onnx")) if file.is_dir() else [file]
+    if len(models) == 1:
+        (file,) = models
+    if not file.is_relative_to(artifacts.resolve()) or not models or not models[0].is_file():
         raise ModelError(f"{version} lacks its file {data!r}; log it again")
     return file

@@ -85,6 +85,7 @@ RUN: Mapping[str, Run] = {
     "collage register REGISTRY NAME VERSION model.onnx": Run(
         {"NAME": "small", "VERSION": "1"}, says="small version 1"
     ),
+    "collage register REGISTRY speech 1 encoder.onnx decoder.onnx": Run(says="speech version 1"),
     PRIVATE: Run(),
     PUBLIC: Run(after=(PRIVATE,)),
     SIGN: Run(after=(COMPILE, PRIVATE, PUBLIC)),

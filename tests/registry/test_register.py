@@ -6,6 +6,7 @@ import onnx
 import pytest
 
 from collage.cli import main
+from collage.entries import find_entries
 from collage.registry import open_registry
 from tests.registry.conftest import make_model
 
@@ -26,6 +27,30 @@ def test_a_file_becomes_a_candidate(tmp_path, capsys, external):
     (tmp_path / "fetched").mkdir()
     fetched = open_registry(registry).download(candidate, tmp_path / "fetched")
     assert onnx.load(fetched).graph == onnx.load(model).graph
+
+
+def test_several_files_become_one_version(tmp_path, capsys):
+    for name in ("encoder", "decoder"):
+        onnx.save(make_model(), tmp_path / f"{name}.onnx", save_as_external_data=True,
+                  size_threshold=0, location=f"{name}.bin")  # fmt: skip
+    registry = str(tmp_path / "registry")
+    models = [str(tmp_path / "encoder.onnx"), f"dec={tmp_path / 'decoder.onnx'}"]
+    assert main(["register", registry, "speech", "1", *models]) == 0
+    (tmp_path / "fetched").mkdir()
+    (candidate,) = open_registry(registry).candidates()
+    fetched = open_registry(registry).download(candidate, tmp_path / "fetched")
+    assert [entry.name for entry in find_entries(fetched)] == ["dec", "encoder"]
+    assert onnx.load(fetched / "dec.onnx").graph == onnx.load(tmp_path / "decoder.onnx").graph
+
+
+def test_files_of_one_name_are_no_version(tmp_path, capsys):
+    for name in ("encoder", "decoder"):
+        (tmp_path / name).mkdir()
+        onnx.save(make_model(), tmp_path / name / f"{name}.onnx", save_as_external_data=True,
+                  size_threshold=0, location="w.bin")  # fmt: skip
+    models = [str(tmp_path / name / f"{name}.onnx") for name in ("encoder", "decoder")]
+    assert main(["register", str(tmp_path / "registry"), "speech", "1", *models]) == 2
+    assert "two files called w.bin" in capsys.readouterr().err
 
 
 def test_without_an_alias_it_is_no_candidate(tmp_path, capsys):

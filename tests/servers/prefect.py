@@ -15,7 +15,8 @@ from collage.telemetry import TELEMETRY_OFF
 from tests.ports import free_port
 from tests.servers.binaries import Unavailable
 
-START_S = 120.0
+START_S = 600.0
+"""A server that runs is waited for: on a busy machine its start takes minutes, and a skip would hide that."""
 _QUIET = {
     **TELEMETRY_OFF,
     "PREFECT_CLI_COLORS": "false",
