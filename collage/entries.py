@@ -99,6 +99,7 @@ def options_of(options: Options, entry: str, entries: Sequence[str]) -> Options:
         dims=dims,
         shapes=tuple(shapes),
         inputs=_own(options.inputs, entry, entries),
+        pad=tuple(_own(dict.fromkeys(options.pad), entry, entries)),
         samples=tuple(_own_samples(options.samples, entry, entries)),
     )
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import DimensionError, OptionError
@@ -93,3 +94,56 @@ def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]
             sets.append({})
         sets[-1][name] = tuple(int(size) for size in sizes)
     return tuple(sets)
+
+
+@dataclass(frozen=True)
+class PadRequest:
+    """A declared axis of `--pad`.
+
+    Attributes:
+        text: text of the option, for messages.
+        input: name of the input.
+        axis: number of the axis, from 0.
+        value: value of added elements, default 0.
+        crops: axes of outputs that follow the axis, as name and axis; None: those with the axis's name.
+    """
+
+    text: str
+    input: str
+    axis: int
+    value: float = 0.0
+    crops: tuple[tuple[str, int], ...] | None = None
+
+
+def parse_pad(text: str) -> PadRequest:
+    """Parse a value of `--pad`. Raises OptionError for any other text.
+
+    >>> parse_pad("ids:1,value=-1,crop=logits:1+hidden:2").crops
+    (('logits', 1), ('hidden', 2))
+    """
+    first, *parts = text.split(",")
+    value, crops = 0.0, None
+    try:
+        for part in parts:
+            key, _, content = part.partition("=")
+            if key == "value":
+                value = float(content)
+            elif key == "crop":
+                crops = tuple(map(_parse_axis, content.split("+"))) if content else ()
+            else:
+                raise ValueError(part)
+        if not math.isfinite(value):
+            raise ValueError(text)
+        return PadRequest(text, *_parse_axis(first), value=value, crops=crops)
+    except ValueError:
+        raise OptionError(
+            f"--pad {text}: write INPUT:AXIS, then ,value=NUMBER and ,crop=OUTPUT:AXIS+OUTPUT:AXIS where "
+            "needed, e.g. --pad ids:1,value=0,crop=logits:1"
+        ) from None
+
+
+def _parse_axis(text: str) -> tuple[str, int]:
+    name, _, axis = text.rpartition(":")
+    if not name or not axis.isdecimal():
+        raise ValueError(text)
+    return name, int(axis)

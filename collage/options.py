@@ -19,6 +19,7 @@ from collage.option_text import (
     parse_duration,
     parse_inputs,
     parse_names,
+    parse_pad,
     parse_paths,
     parse_shapes,
     parse_size,
@@ -110,6 +111,10 @@ class Options:
         verify_s: time of each target in the final round, in seconds; up to ten times as long without a
             proof.
         fallback: whether the original file itself ships if nothing is proven as fast as the frameworks.
+        exact_only: whether the bundle lacks the original model, which otherwise answers all shapes that no
+            function has, if the model has several.
+        pad: axes of inputs that may be padded at their end, so that a call goes to the nearest larger shape
+            set, e.g. "ids:1,value=0,crop=logits:1" (`collage.option_text.parse_pad`).
         allow_slower: whether a bundle without this proof is written; its manifest says so, and stores and
             servers refuse it.
         cache_dir: folder of the local store; None: `collage` in the user's cache folder.
@@ -198,6 +203,16 @@ class Options:
     fallback: bool = declare(
         True, "--no-fallback", "never ship the original model on the fastest framework"
     )
+    exact_only: bool = declare(
+        False,
+        "--exact-only",
+        "answer the compiled shapes only: no original model in the bundle for others",
+    )
+    pad: tuple[str, ...] = declare(
+        (), "--pad", "axis of an input that may be padded to a compiled shape; value: that of added "
+        "elements (default 0); crop: axes of outputs that follow it (default: those of the same name)",
+        metavar="INPUT:AXIS[,value=N][,crop=OUTPUT:AXIS+...]", parse=tuple, is_repeatable=True,
+    )  # fmt: skip
     allow_slower: bool = declare(
         False, "--allow-slower", "write the bundle even if it is not proven as fast as the frameworks; "
         "publish, alias and serve refuse it",
@@ -228,6 +243,8 @@ class Options:
             raise OptionError(f"golden must be {' or '.join(GOLDEN)}, not {self.golden!r}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1, not {self.threads}")
+        for text in self.pad:
+            parse_pad(text)
         if self.end_to_end_plans < 1:
             raise OptionError("end_to_end_plans must be at least 1")
         if self.precision not in set(Precision):

@@ -35,6 +35,8 @@ WRITTEN = {
     "seed": (["--seed", "9"], 9),
     "verify_s": (["--verify", "3s"], 3.0),
     "fallback": (["--no-fallback"], False),
+    "exact_only": (["--exact-only"], True),
+    "pad": (["--pad", "x:2", "--pad", "y:1,value=-1"], ("x:2", "y:1,value=-1")),
     "allow_slower": (["--allow-slower"], True),
     "cache_dir": (["--cache-dir", "costs"], Path("costs")),
     "store": (["--store", "s3://bucket/prefix"], "s3://bucket/prefix"),

@@ -167,6 +167,24 @@ class FallbackEntry(_Frozen):
     outputs: tuple[ModelValueEntry, ...]
 
 
+class CropEntry(_Frozen):
+    """An axis of an output whose extent follows a padded axis: ceil(extent / divisor) + offset."""
+
+    output: str
+    axis: int
+    divisor: int = 1
+    offset: int = 0
+
+
+class PaddedAxisEntry(_Frozen):
+    """An axis of an input that may be padded at its end with `value` (`collage.runtime.padding`)."""
+
+    input: str
+    axis: int
+    value: float
+    crops: tuple[CropEntry, ...] = ()
+
+
 class OriginalModel(_Frozen):
     """The ONNX file of an entry: its name, and the digest of it with its external data."""
 
@@ -194,6 +212,8 @@ class ManifestDocument(_Frozen):
     functions: tuple[SignatureEntry, ...]
     fallbacks: tuple[FallbackEntry, ...] = ()
     """Original models for other inputs, at most one for each entry point."""
+    padding: dict[str, tuple[PaddedAxisEntry, ...]] = {}
+    """Axes that may be padded to a function's shapes, by entry."""
     threads: int
     cpu: Cpu
     libraries: dict[str, LibraryEntry]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from collage.bundle.manifest import (
     MeasuredLatency,
     ModelValueEntry,
     OriginalModel,
+    PaddedAxisEntry,
     PrecisionEntry,
     Provenance,
     Ratio,
@@ -29,6 +30,7 @@ from collage.frontend import Function, Model
 from collage.graph.quantisation import is_quantised
 from collage.runtime.fallback import Fallback
 from collage.runtime.function_names import MAIN
+from collage.runtime.padding import PaddedAxis
 from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.runtime.target import Target
 from collage.verify.decision import Decision
@@ -83,6 +85,8 @@ class BundleMetadata:
     allow_slower: bool = False
     fallbacks: Sequence[BundledFallback] = ()
     """Original models for inputs that no function takes."""
+    padding: Mapping[str, Sequence[PaddedAxis]] = field(default_factory=dict)
+    """Axes that may be padded to a function's shapes, by entry."""
 
 
 def publish(
@@ -119,6 +123,10 @@ def _manifest(
     return ManifestDocument(
         executable=EXECUTABLE if functions else "",
         functions=tuple(map(_signature, functions)),
+        padding={
+            entry: tuple(PaddedAxisEntry.model_validate(asdict(axis)) for axis in axes)
+            for entry, axes in facts.padding.items()
+        },
         fallbacks=tuple(fallback_entry(bundled.fallback) for bundled in facts.fallbacks),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),

@@ -14,9 +14,10 @@ from collage.errors import ModelError
 from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import open_model
 from collage.frontend.onnx_versions import make_readable
+from collage.runtime.function_names import MAIN
 
-ORIGINAL_FILE, ORIGINAL_WEIGHTS = "original.onnx", "original.weights"
-"""Names of the original model and of its external data in a bundle."""
+ORIGINAL_STEM = "original"
+"""Stem of the original model's files in a bundle."""
 MAX_PROTOBUF_BYTES = (1 << 31) - 1
 """Size limit of a protobuf message."""
 
@@ -41,8 +42,13 @@ def original_bytes(path: Path) -> bytes:
         return bytes(model.SerializeToString()) if changed else files.data
 
 
-def write_original(path: Path, folder: Path) -> tuple[Path, ...]:
+def write_original(path: Path, folder: Path, entry: str = MAIN) -> tuple[Path, ...]:
     """Write the model at `path` into `folder`, as one file, or as two where it is too large for one.
+
+    Args:
+        path: ONNX file, with its external data beside it.
+        folder: folder to write into.
+        entry: entry of the model, which names the files.
 
     Returns:
         The ONNX file, and the file of its external data if there is one.
@@ -50,7 +56,8 @@ def write_original(path: Path, folder: Path) -> tuple[Path, ...]:
     Raises:
         ModelError: the model is unreadable.
     """
-    file, weights = folder / ORIGINAL_FILE, folder / ORIGINAL_WEIGHTS
+    stem = ORIGINAL_STEM if entry == MAIN else f"{ORIGINAL_STEM}.{entry}"
+    file, weights = folder / f"{stem}.onnx", folder / f"{stem}.weights"
     with open_model(path) as files:
         is_small = files.size_bytes <= MAX_PROTOBUF_BYTES
     if is_small:

@@ -5,8 +5,8 @@ callers may leave such an input out. Older files list every initialiser among th
 cannot override any.
 """
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -23,11 +23,19 @@ FIRST_OVERRIDABLE_IR = 4
 
 @dataclass(frozen=True)
 class OriginalInterface:
-    """Inputs and outputs of a model, in the order of the file."""
+    """Inputs and outputs of a model, in the order of the file.
+
+    Attributes:
+        inputs: inputs without the initialisers that callers cannot override.
+        outputs: outputs.
+        sha256: digest of the model's files.
+        dim_names: names of each value's open dimensions by value and axis; axes without a name are missing.
+    """
 
     inputs: tuple[ModelValue, ...]
     outputs: tuple[ModelValue, ...]
     sha256: str
+    dim_names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     @property
     def is_numeric(self) -> bool:
@@ -38,6 +46,10 @@ class OriginalInterface:
     def is_dynamic(self) -> bool:
         """Whether an input has several shapes."""
         return any(value.shape is None or -1 in value.shape for value in self.inputs)
+
+    def dim_name(self, value: str, axis: int) -> str:
+        """Return the name of an open dimension, "" without one."""
+        return self.dim_names.get(value, {}).get(axis, "")
 
 
 def read_interface(path: Path) -> OriginalInterface:
@@ -58,7 +70,9 @@ def read_interface(path: Path) -> OriginalInterface:
         if value.name not in defaults or model.ir_version >= FIRST_OVERRIDABLE_IR
     ]
     try:
-        return OriginalInterface(_values(inputs, defaults), _values(graph.output, set()), digest)
+        return OriginalInterface(
+            _values(inputs, defaults), _values(graph.output, set()), digest, _dim_names(graph)
+        )
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
 
@@ -78,6 +92,18 @@ def _with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return model  # the missing type is the clearer error
+
+
+def _dim_names(graph: onnx.GraphProto) -> dict[str, dict[int, str]]:
+    return {
+        info.name: {
+            axis: dim.dim_param
+            for axis, dim in enumerate(info.type.tensor_type.shape.dim)
+            if dim.dim_param
+        }
+        for info in (*graph.input, *graph.output)
+        if info.type.HasField("tensor_type")
+    }
 
 
 def _values(infos: Iterable[onnx.ValueInfoProto], defaults: Set[str]) -> tuple[ModelValue, ...]:

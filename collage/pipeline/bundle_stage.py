@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from collage.assemble import FunctionPlan, assemble
@@ -13,6 +13,8 @@ from collage.frontend import Model
 from collage.measure.peaks import machine_peaks
 from collage.pipeline.bodies import backends_of
 from collage.pipeline.compile_context import CompileContext
+from collage.pipeline.footprint import with_footprint, with_other_shapes
+from collage.pipeline.other_shapes import answer_entries
 from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
 from collage.report.html import render_html
@@ -51,6 +53,12 @@ def build_bundle(
 ) -> Summary:
     """Write the bundle of the entries' models into the folder `output`; return its summary."""
     executable = _final_executable(compiled, context)
+    published = [function.published for function in compiled]
+    others = answer_entries(models, published, executable, context)
+    models = [
+        replace(model, notes=(*model.notes, other.note)) if other.note else model
+        for model, other in zip(models, others, strict=True)
+    ]
     results = [
         FunctionResult(
             search=function.search,
@@ -77,8 +85,14 @@ def build_bundle(
         device=options.target,
         compute_capability=architecture().removeprefix("sm_") if options.target.is_gpu else "",
         allow_slower=options.allow_slower,
+        fallbacks=[other.fallback for other in others if other.fallback],
+        padding={other.entry: other.padding for other in others if other.padding},
     )
-    published = [function.published for function in compiled]
+    report = with_other_shapes(report, others)
+    if metadata.fallbacks or len(published) > 1:
+        trial = context.work_dir / "trial-bundle"
+        publish(trial, executable, published, metadata, generated_files=_generated_files(report))
+        report = with_footprint(report, trial, models, functions=published, context=context)
     publish(output, executable, published, metadata, generated_files=_generated_files(report))
     return report.summary
 

@@ -26,6 +26,7 @@ from collage.pipeline.entry_import import import_entries
 from collage.pipeline.gate_stage import GateStageResult, gate_of, profile_chosen, refine_and_decide
 from collage.pipeline.original_bundle import compile_original, unlike_executable
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
+from collage.pipeline.other_shapes import check_pads
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.search_stage import (
     enumerated_function,
@@ -58,6 +59,7 @@ def compile_model(
             return compile_original(
                 entries[0].path, interface, reason, output=output, context=context
             )
+        check_pads(entries, options)
         with context.progress.stage("import"), context.seconds.of("import"):
             models = import_entries(entries, options, context.work_dir)
         parts = [_compile_entry(model, context) for model in models]

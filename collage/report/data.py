@@ -164,6 +164,40 @@ class ModelFile(_Frozen):
     sha256: str
 
 
+class FootprintResult(_Frozen):
+    """Cost of keeping the bundle open, with its fallback, beside ONNX Runtime's with the original model.
+
+    Attributes:
+        size_bytes: size of the bundle's files that serve.
+        load_s: time until the first call, in seconds.
+        rss_bytes: resident memory of a process after calls of every function.
+        onnxruntime_size_bytes: size of the original model.
+        onnxruntime_load_s: the same of ONNX Runtime.
+        onnxruntime_rss_bytes: the same of ONNX Runtime.
+    """
+
+    size_bytes: int
+    load_s: float
+    rss_bytes: int
+    onnxruntime_size_bytes: int
+    onnxruntime_load_s: float
+    onnxruntime_rss_bytes: int
+
+
+class OtherShapesResult(_Frozen):
+    """Answers to other shapes than the compiled ones.
+
+    Attributes:
+        fallbacks: framework of the original model in the bundle, by entry.
+        padding: axes that may be padded, e.g. "ids:1".
+        footprint: cost of keeping the bundle open; None for a bundle of one function alone.
+    """
+
+    fallbacks: dict[str, str] = Field(default_factory=dict)
+    padding: tuple[str, ...] = ()
+    footprint: FootprintResult | None = None
+
+
 class Summary(_Frozen):
     """The one document of `collage compile --json`.
 
@@ -185,6 +219,7 @@ class Summary(_Frozen):
     """Notes of the import, e.g. obstacles to finer regions."""
     precision: PrecisionResult | None = None
     """None if only float32 was allowed."""
+    other_shapes: OtherShapesResult = Field(default_factory=OtherShapesResult)
 
     @property
     def latency(self) -> Latencies:

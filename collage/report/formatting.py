@@ -25,6 +25,15 @@ def duration(seconds: float | None) -> str:
     return f"{_three_digits(seconds * 1e6)} µs"
 
 
+def size(size_bytes: int) -> str:
+    """Write a size in MiB.
+
+    >>> size(100 << 20), size(1 << 18)
+    ('100 MiB', '0.25 MiB')
+    """
+    return f"{_three_digits(size_bytes / (1 << 20))} MiB"
+
+
 def _three_digits(value: float) -> str:
     size = abs(value)
     return f"{value:.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"

@@ -1,7 +1,7 @@
 """The summary of a compile as aligned text for the terminal."""
 
-from collage.report.data import FunctionSummary, Summary, TuningFacts
-from collage.report.formatting import aligned_table, duration, printable
+from collage.report.data import FunctionSummary, OtherShapesResult, Summary, TuningFacts
+from collage.report.formatting import aligned_table, duration, printable, size
 
 STEADY_SPEED_CHANGE = 0.03
 """Relative change of machine speed below which the summary does not mention it."""
@@ -22,6 +22,7 @@ def format_summary(summary: Summary) -> str:
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
         *_precision_facts(summary),
         *([("tuning", tuning)] if (tuning := tuning_text(summary.tuning)) else []),
+        *_shape_facts(summary.other_shapes),
         ("bundle", printable(summary.bundle)),
         *_speed_facts(summary),
         *(("note", printable(note)) for note in summary.notes),
@@ -94,6 +95,25 @@ def speed_text(speed_factor: float) -> str:
         f"calls took {change} in the final comparison than while costs were measured; "
         "predictions are scaled by this factor"
     )
+
+
+def _shape_facts(shapes: OtherShapesResult) -> list[tuple[str, str]]:
+    """Return how other shapes are answered, and the cost of keeping the bundle open."""
+    facts = []
+    if shapes.padding:
+        facts.append(("padding", ", ".join(map(printable, shapes.padding))))
+    if shapes.fallbacks:
+        frameworks = " and ".join(sorted(set(shapes.fallbacks.values())))
+        facts.append(("fallback", f"other shapes: the original model in {frameworks}"))
+    if footprint := shapes.footprint:
+        times = footprint.rss_bytes / footprint.onnxruntime_rss_bytes
+        facts.append(
+            ("footprint", f"{size(footprint.size_bytes)} on disk, {duration(footprint.load_s)} to load, "
+             f"{size(footprint.rss_bytes)} of memory; ONNX Runtime {size(footprint.onnxruntime_size_bytes)}, "
+             f"{duration(footprint.onnxruntime_load_s)}, {size(footprint.onnxruntime_rss_bytes)} "
+             f"({times:.2f}x its memory)")
+        )  # fmt: skip
+    return facts
 
 
 def _latency_table(summary: Summary, function: FunctionSummary) -> str:

@@ -3,23 +3,26 @@
 A call takes the first of these ways that fits its inputs:
 
 1. a function of the executable with exactly these names and shapes;
-2. the fallback: the original model in its framework, if the bundle has it.
+2. a function with larger shapes, where only axes differ that may be padded (`collage.runtime.padding`);
+3. the fallback: the original model in its framework, if the bundle has it.
 
-Each way is counted, and the fallback's calls by shape, so that operators see which shapes to compile next.
+Each way is counted, and the calls of the last two by shape, so that operators see which shapes to compile
+next.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from collage.errors import InputError
-from collage.runtime.arrays import as_tensor
+from collage.runtime.arrays import as_array, as_tensor
 from collage.runtime.original_session import OriginalSession
+from collage.runtime.padding import PaddedAxis, Padding, cropped
 from collage.runtime.session import ExecutableSession, Outputs, shapes_text
-from collage.runtime.tensor_exchange import DeviceTensor
+from collage.runtime.tensor_exchange import DeviceTensor, is_on_gpu, receive
 
 MAX_COUNTED_SHAPES = 256
 """Different shapes with a count of their own; calls of further ones are counted together."""
@@ -31,24 +34,41 @@ class DispatchCounts:
     """Numbers of calls by the way they took.
 
     Attributes:
-        functions: calls by function of the executable.
+        functions: calls by function of the executable, with its own shapes.
+        padded: the same with padded inputs.
         fallback: calls of the original model.
-        fallback_shapes: the same by the shapes of the inputs, e.g. "x: [3, 8]".
+        padded_shapes: calls with padded inputs by the shapes of the caller, e.g. "x: [3, 8]".
+        fallback_shapes: calls of the original model by shapes.
     """
 
     functions: Mapping[str, int]
+    padded: Mapping[str, int]
     fallback: int
+    padded_shapes: Mapping[str, int]
     fallback_shapes: Mapping[str, int]
 
 
 class Dispatcher:
     """Ways through one bundle; calls may come from any thread."""
 
-    def __init__(self, session: ExecutableSession | None, original: OriginalSession | None) -> None:
-        """Dispatch to the executable's session, the original model's, or both."""
+    def __init__(
+        self,
+        session: ExecutableSession | None,
+        original: OriginalSession | None,
+        axes: Sequence[PaddedAxis] = (),
+    ) -> None:
+        """Dispatch to the executable's session, the original model's, or both.
+
+        Args:
+            session: session of the entry's functions; None without.
+            original: session of the original model; None without.
+            axes: axes that may be padded to a function's shapes; default none.
+        """
         self._session, self._original = session, original
-        self._shapes: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._padding = _padding(session, axes) if session and axes else None
+        self._padding_lock = threading.Lock()
+        self._padded_functions: dict[str, int] = {}
+        self._padded, self._other = _ShapeCounts(), _ShapeCounts()
 
     def run(self, feeds: Mapping[str, object]) -> Outputs:
         """Compute the outputs for `feeds`, by name.
@@ -60,6 +80,10 @@ class Dispatcher:
             outputs = self._session.run_if_taken(feeds)
             if outputs is not None:
                 return outputs
+            if self._padding is not None:
+                outputs = self._run_padded(self._session, self._padding, feeds)
+                if outputs is not None:
+                    return outputs
         return self._run_original(feeds)
 
     def run_tensors(self, feeds: Mapping[str, object], stream: int) -> dict[str, DeviceTensor]:
@@ -74,29 +98,82 @@ class Dispatcher:
                 return outputs
         return {
             name: DeviceTensor(as_tensor(_numbers(name, value)))
-            for name, value in self._run_original(feeds).items()
+            for name, value in self.run(feeds).items()
         }
 
     def counts(self) -> DispatchCounts:
         """Return the numbers of calls so far."""
-        with self._lock:
-            shapes = dict(self._shapes)
-        calls = dict(self._session.calls) if self._session else {}
-        return DispatchCounts(calls, sum(shapes.values()), shapes)
+        with self._padding_lock:
+            padded = dict(self._padded_functions)
+        calls = self._session.calls if self._session else {}
+        exact = {name: count - padded.get(name, 0) for name, count in calls.items()}
+        other = self._other.copy()
+        return DispatchCounts(exact, padded, sum(other.values()), self._padded.copy(), other)
+
+    def _run_padded(
+        self, session: ExecutableSession, padding: Padding, feeds: Mapping[str, object]
+    ) -> Outputs | None:
+        """Run with padded inputs; None if no function can take them."""
+        with self._padding_lock:
+            arrays = _host_arrays(feeds)
+            way = padding.find({name: array.shape for name, array in arrays.items()})
+            if way is None:
+                return None
+            padding.check(arrays)
+            outputs = session.run(padding.padded(arrays, way))
+            function = way.function
+            self._padded_functions[function] = self._padded_functions.get(function, 0) + 1
+        self._padded.add(shapes_text(arrays))
+        return cropped(outputs, way)
 
     def _run_original(self, feeds: Mapping[str, object]) -> Outputs:
         if self._original is None:
             assert self._session is not None, "a bundle has an executable or a fallback"
             raise self._session.mismatch(feeds)
         outputs = self._original.run(feeds)
-        self._count(shapes_text(feeds))
+        self._other.add(shapes_text(feeds))
         return cast(Outputs, outputs)  # text is an array too; a sequence is a list, a map a dict
 
-    def _count(self, shapes: str) -> None:
+
+class _ShapeCounts:
+    """Numbers of calls by shapes; calls from any thread."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, shapes: str) -> None:
+        """Count a call."""
         with self._lock:
-            if shapes not in self._shapes and len(self._shapes) >= MAX_COUNTED_SHAPES:
+            if shapes not in self._counts and len(self._counts) >= MAX_COUNTED_SHAPES:
                 shapes = FURTHER_SHAPES
-            self._shapes[shapes] = self._shapes.get(shapes, 0) + 1
+            self._counts[shapes] = self._counts.get(shapes, 0) + 1
+
+    def copy(self) -> dict[str, int]:
+        """Return the numbers so far."""
+        with self._lock:
+            return dict(self._counts)
+
+
+def _padding(session: ExecutableSession, axes: Sequence[PaddedAxis]) -> Padding:
+    functions = {
+        signature.function: {tensor.name: tensor.shape or () for tensor in signature.inputs}
+        for signature in session.signatures
+    }
+    dtypes = {
+        tensor.name: tensor.dtype for signature in session.signatures for tensor in signature.inputs
+    }
+    return Padding(axes, functions, dtypes)
+
+
+def _host_arrays(feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return the inputs as arrays; those on a GPU are left out, since they are not padded."""
+    values = {name: receive(name, value, 0) for name, value in feeds.items()}
+    return {
+        name: value if isinstance(value, np.ndarray) else as_array(value)
+        for name, value in values.items()
+        if not is_on_gpu(value)
+    }
 
 
 def _numbers(name: str, value: object) -> np.ndarray:

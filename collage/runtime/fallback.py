@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from collage.runtime.function_names import MAIN
 from collage.runtime.json_fields import Field, FieldError
+from collage.runtime.manifest_limits import MAX_DIMENSIONS, MAX_EXTENT
 from collage.runtime.value_types import ValueType, parse_type
 
 FRAMEWORKS = ("onnxruntime", "openvino")
 PRECISIONS = ("f32", "bf16")
-MAX_DIMENSIONS = 64
-MAX_EXTENT = 1 << 46
 MAX_PLACE = 1 << 16
 
 

@@ -130,6 +130,12 @@ class Field:
             raise self.fault("a number that is not negative")
         return float(self.value)
 
+    def any_number(self) -> float:
+        """A finite number."""
+        if type(self.value) not in (int, float) or not -math.inf < self.value < math.inf:
+            raise self.fault("a number")
+        return float(self.value)
+
     def flag(self) -> bool:
         """True or false."""
         value: bool = self._of(bool, "true or false")

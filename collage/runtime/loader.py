@@ -111,7 +111,10 @@ class LoadedBundle:
         self._originals = originals
         sessions = self._open_sessions() if manifest.executable else {}
         self._dispatchers = {
-            entry: Dispatcher(sessions.get(entry), originals.get(entry)) for entry in self.entries
+            entry: Dispatcher(
+                sessions.get(entry), originals.get(entry), manifest.padding.get(entry, ())
+            )
+            for entry in self.entries
         }
 
     def _open_sessions(self) -> dict[str, ExecutableSession]:

@@ -6,7 +6,7 @@ the others. It also refuses a bundle for another machine.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from collage.errors import BackendError, BundleError, UnprovenError
@@ -17,6 +17,8 @@ from collage.runtime.fallback import Fallback, read_fallback
 from collage.runtime.function_names import MAIN
 from collage.runtime.gpu import gpu_problem
 from collage.runtime.json_fields import Field, FieldError, parse_json
+from collage.runtime.manifest_limits import MAX_DIMENSIONS
+from collage.runtime.padding import PaddedAxis, read_padded_axis
 from collage.runtime.plugin import (
     library_distribution,
     library_names,
@@ -29,7 +31,6 @@ from collage.runtime.target import Target
 SCHEMA_VERSION = 3
 DEVICES = tuple(target.value for target in Target)
 MAX_THREADS = 4096
-MAX_DIMENSIONS = 64
 MAX_TENSOR_BYTES = 1 << 46
 NOT_SLOWER = "not slower"
 """Verdict of the gate on a function proven as fast as every original framework."""
@@ -123,6 +124,8 @@ class Manifest:
     gate: tuple[FunctionGate, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     """Original models, at most one for each entry point."""
+    padding: Mapping[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
+    """Axes that may be padded, by entry."""
 
     @property
     def kept_files(self) -> frozenset[str]:
@@ -282,6 +285,7 @@ def _parse(root: Field) -> Manifest:
     precision, quantised = root.get("precision"), root.get("quantised")
     device, capability = root.get("device"), root.get("compute_capability")
     executable, fallbacks = root["executable"], root.get("fallbacks")
+    padding = root.get("padding")
     manifest = Manifest(
         executable=executable.file_name() if executable.value != "" else "",
         functions=tuple(map(_signature, root["functions"].items())),
@@ -296,6 +300,10 @@ def _parse(root: Field) -> Manifest:
         compute_capability=capability.text(empty=True) if capability else "",
         gate=tuple(map(_gate, root["gate"].items())),
         fallbacks=tuple(map(read_fallback, fallbacks.items())) if fallbacks else (),
+        padding={
+            entry.text(): tuple(map(read_padded_axis, axes.items()))
+            for entry, axes in (padding.entries() if padding else ())
+        },
     )
     _check_names(root["functions"], [signature.function for signature in manifest.functions])
     if fallbacks:
