@@ -16,7 +16,6 @@ from collage.bundle.manifest import (
     LibraryEntry,
     ManifestDocument,
     MeasuredLatency,
-    ModelValueEntry,
     OriginalModel,
     PaddedAxisEntry,
     PrecisionEntry,
@@ -28,7 +27,7 @@ from collage.bundle.manifest import (
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.graph.quantisation import is_quantised
-from collage.runtime.fallback import Fallback
+from collage.runtime.fallback import Fallback, fallback_document
 from collage.runtime.function_names import MAIN
 from collage.runtime.padding import PaddedAxis
 from collage.runtime.plugin import library_distribution, library_file, library_version
@@ -127,7 +126,10 @@ def _manifest(
             entry: tuple(PaddedAxisEntry.model_validate(asdict(axis)) for axis in axes)
             for entry, axes in facts.padding.items()
         },
-        fallbacks=tuple(fallback_entry(bundled.fallback) for bundled in facts.fallbacks),
+        fallbacks=tuple(
+            FallbackEntry.model_validate(fallback_document(bundled.fallback))
+            for bundled in facts.fallbacks
+        ),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
@@ -161,32 +163,6 @@ def _manifest(
         device=facts.device.value,
         compute_capability=facts.compute_capability,
         files=files,
-    )
-
-
-def fallback_entry(fallback: Fallback) -> FallbackEntry:
-    """Convert a fallback to its document."""
-    inputs, outputs = (
-        tuple(
-            ModelValueEntry(
-                name=value.name,
-                type=str(value.type),
-                shape=value.shape,
-                has_default=value.has_default,
-                place=value.place,
-            )
-            for value in values
-        )
-        for values in (fallback.inputs, fallback.outputs)
-    )
-    return FallbackEntry(
-        entry=fallback.entry,
-        framework=fallback.framework,
-        precision=fallback.precision,
-        file=fallback.file,
-        weights=fallback.weights,
-        inputs=inputs,
-        outputs=outputs,
     )
 
 

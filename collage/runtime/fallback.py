@@ -70,6 +70,32 @@ class Fallback:
         return (self.file, self.weights) if self.weights else (self.file,)
 
 
+def fallback_document(fallback: Fallback) -> dict[str, object]:
+    """Return a fallback's entry in a manifest, as `read_fallback` takes it."""
+    inputs, outputs = (
+        [
+            {
+                "name": value.name,
+                "type": str(value.type),
+                "shape": None if value.shape is None else list(value.shape),
+                "has_default": value.has_default,
+                "place": value.place,
+            }
+            for value in values
+        ]
+        for values in (fallback.inputs, fallback.outputs)
+    )
+    return {
+        "entry": fallback.entry,
+        "framework": fallback.framework,
+        "precision": fallback.precision,
+        "file": fallback.file,
+        "weights": fallback.weights,
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
 def read_fallback(raw: Field) -> Fallback:
     """Return a fallback from its entry in a manifest. Raises FieldError for a missing or invalid field."""
     weights = raw["weights"]

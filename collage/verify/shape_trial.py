@@ -6,7 +6,6 @@ each feed. Feeds follow each other in turn, so a framework that prepares itself 
 serving.
 """
 
-import json
 import os
 import statistics
 import time
@@ -17,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from collage.bundle.publish import fallback_entry
 from collage.errors import CollageError
 from collage.frontend.limited_process import Allowance, Question, answer_limited, ask_limited
 from collage.runtime.arrays import load_arrays, save_arrays
 from collage.runtime.bundle_folder import BundleFolder
 from collage.runtime.dispatch import Dispatcher
-from collage.runtime.fallback import Fallback, read_fallback
+from collage.runtime.fallback import Fallback, fallback_document, read_fallback
 from collage.runtime.json_fields import Field
 from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.original_session import OriginalSession
@@ -103,7 +101,7 @@ def try_feeds(
 
 def _described(way: Fallback | TriedExecutable) -> dict[str, Any]:
     if isinstance(way, Fallback):
-        return {"fallback": fallback_entry(way).model_dump(mode="json")}
+        return {"fallback": fallback_document(way)}
     return {
         "executable": os.path.abspath(way.path),
         "signatures": [asdict(signature) for signature in way.signatures],
@@ -115,7 +113,7 @@ def _described(way: Fallback | TriedExecutable) -> dict[str, Any]:
 def _dispatcher(question: Question) -> Dispatcher:
     way, threads = question["way"], question["threads"]
     if "fallback" in way:
-        fallback = read_fallback(Field(json.loads(json.dumps(way["fallback"])), "fallback"))
+        fallback = read_fallback(Field(way["fallback"], "fallback"))
         folder = Path(question["files_dir"])
         opened = BundleFolder(folder)
         files = {
