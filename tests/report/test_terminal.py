@@ -16,11 +16,13 @@ from tests.report.sample import function_summary, sample_report
 
 KEYS = {
     "": ["models", "backends", "threads", "functions", "speedup_over_best", "plan",
-         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision"],
+         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision",
+         "other_shapes"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "tune", "assemble", "verify"],
     "gate": ["passed", "reason"],
     "tuning": ["trials", "failed", "kernels", "tuned", "saved_s"],
+    "other_shapes": ["fallbacks", "padding", "footprint"],
 }  # fmt: skip
 
 
