@@ -79,11 +79,11 @@ class AccuracyChecker:
                 self.errors[plan.name] = self.benchmark.check(plan.name, self.budget.samples)
                 if plan.reduced:
                     return beyond(self.errors[plan.name], self.budget.tolerance)
-            actual = self.answers(plan.name)
+            differences = self.differences(self.answers(plan.name))
+            reasons = [f"{name}: {reason}" for name, reason in differences.items()]
+            return ", ".join(reasons) or self.wrong_on_samples(plan.name)
         except MeasureError as error:
             return str(error)
-        reasons = [f"{name}: {reason}" for name, reason in self.differences(actual).items()]
-        return ", ".join(reasons) or self._wrong_on_samples(plan)
 
     def answers(self, name: str) -> dict[str, np.ndarray]:
         """Run a target once and return its outputs by name. Raises MeasureError when its process ends."""
@@ -109,13 +109,13 @@ class AccuracyChecker:
         checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
         return {check.name: check.reason for check in checks if not check.passed}
 
-    def _wrong_on_samples(self, plan: PlanExecutable) -> str:
-        if self.samples is None:
-            return ""
-        try:
-            return self.benchmark.differences(plan.name, self.samples)
-        except MeasureError as error:
-            return str(error)
+    def wrong_on_samples(self, name: str) -> str:
+        """Return a target's difference from the original on the user's samples, "" where they agree.
+
+        Raises:
+            MeasureError: its process ends.
+        """
+        return self.benchmark.differences(name, self.samples) if self.samples else ""
 
     def find_exempt(self, names: Set[str]) -> dict[str, str]:
         """Return the reasons of baselines that exceed the error budget and so do not count, by name."""

@@ -9,6 +9,8 @@ than one right answer:
   may be as far from the reference as ONNX Runtime with all optimisations is, and the decision names this
   distance: no bundle for such a model ships without it;
 * models that draw random numbers. Two runs of ONNX Runtime differ, and no numbers are compared.
+
+The inputs are those of the gate, and the user's further samples.
 """
 
 import math
@@ -42,6 +44,24 @@ class FrameworkAnswers:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class _Distance:
+    """Distance of a framework's answers from the reference.
+
+    Attributes:
+        wrong: outputs beyond the tolerance, by name, with the difference in words.
+        noticeable: the same beyond the tolerance of floats, for a quantised model too.
+        errors: largest error of every output as a share of its scale, over all sets of inputs.
+    """
+
+    wrong: Mapping[str, str]
+    noticeable: Mapping[str, str]
+    errors: Mapping[str, float]
+
+
+_NONE = _Distance({}, {}, {})
+
+
 def compare_answers(checker: AccuracyChecker, names: Set[str]) -> FrameworkAnswers:
     """Compare the answers of running frameworks with the reference.
 
@@ -49,48 +69,59 @@ def compare_answers(checker: AccuracyChecker, names: Set[str]) -> FrameworkAnswe
         checker: checker with the reference's outputs.
         names: names of the running frameworks.
     """
-    answers: dict[str, Answers] = {}
+    distances: dict[str, _Distance] = {}
     for name in sorted(names & COMPARED):
         try:
             first, second = checker.answers(name), checker.answers(name)
+            if checker.agree(first, second):
+                distances[name] = _distance(checker, name, first)
+            elif name == OWN:
+                return FrameworkAnswers()
         except MeasureError:
             continue  # its process has ended, which the comparison of latencies reports
-        if checker.agree(first, second):
-            answers[name] = first
-        elif name == OWN:
-            return FrameworkAnswers()
-    own_errors = _errors(checker.expected, answers.get(OWN, {}))
+    own = distances.pop(OWN, _NONE)
     exempt = {}
-    for name in sorted(answers.keys() - {OWN}):
+    for name, distance in distances.items():
         wrong = {
             output: reason
-            for output, reason in checker.differences(answers[name]).items()
-            if output_error(checker.expected[output], answers[name][output])
-            > own_errors.get(output, 0.0)
+            for output, reason in distance.wrong.items()
+            if distance.errors[output] > own.errors.get(output, 0.0)
         }
         if wrong:
             reasons = ", ".join(f"{output}: {reason}" for output, reason in wrong.items())
             exempt[name] = f"its numbers are not those of the original model ({reasons})"
-    return FrameworkAnswers(exempt, _note(checker, answers.get(OWN), own_errors))
+    return FrameworkAnswers(exempt, _note(own))
 
 
-def _errors(expected: Answers, actual: Answers) -> dict[str, float]:
-    return {name: output_error(expected[name], actual[name]) for name in actual}
+def _distance(checker: AccuracyChecker, name: str, answers: Answers) -> _Distance:
+    """Compare one framework on the gate's inputs and on the user's samples."""
+    errors = {
+        output: output_error(expected, answers[output])
+        for output, expected in checker.expected.items()
+    }
+    wrong = checker.differences(answers)
+    noticeable = checker.differences(answers, in_steps=False)
+    if checker.samples is not None and (words := checker.wrong_on_samples(name)):
+        on_samples = checker.benchmark.check(name, checker.samples)
+        errors = {output: max(error, on_samples[output]) for output, error in errors.items()}
+        worst = max(on_samples, key=lambda output: on_samples[output])
+        wrong, noticeable = {worst: words} | wrong, {worst: words} | noticeable
+    return _Distance(wrong, noticeable, errors)
 
 
-def _note(checker: AccuracyChecker, own: Answers | None, errors: Mapping[str, float]) -> str:
+def _note(own: _Distance) -> str:
     """Say how far apart ONNX Runtime's two answers are, "" where they are equal but for float rounding.
 
     A quantised model is held to the tolerance of floats here: a step that fell to the other side on these
     inputs may be amplified on others.
     """
-    if own is None or not (differing := checker.differences(own, in_steps=False)):
+    if not own.noticeable:
         return ""
     distances = ", ".join(
-        f"{name} by {errors[name]:.2g} of its scale"
-        if math.isfinite(errors[name])
+        f"{name} by {own.errors[name]:.2g} of its scale"
+        if math.isfinite(own.errors[name])
         else f"{name}: {reason}"
-        for name, reason in differing.items()
+        for name, reason in own.noticeable.items()
     )
     return (
         "ONNX Runtime's own answers with all and without optimisations differ: "

@@ -394,6 +394,34 @@ def test_two_answers_of_the_original_are_named(tmp_path, monkeypatch, other, exe
     assert set(decision.exempt) == exempt
 
 
+class SampledBenchmark(BenchmarkWithOutputs):
+    """A benchmark whose frameworks differ from the reference on the user's samples only."""
+
+    errors = {"onnxruntime": 0.0, "openvino": 0.3}
+
+    def differences(self, name, samples):
+        return "sample set 2, y: wrong numbers" if self.errors.get(name) else ""
+
+    def check(self, name, samples):
+        return {"y": self.errors[name]}
+
+
+@pytest.mark.parametrize(
+    ("own", "exempt", "note"), [(0.0, {"openvino"}, ""), (0.4, set(), "y by 0.4 of its scale")]
+)
+def test_frameworks_are_compared_on_samples_too(tmp_path, monkeypatch, own, exempt, note):
+    benchmark = SampledBenchmark({"mix": 0.5, **FRAMEWORKS}, {})
+    benchmark.errors = SampledBenchmark.errors | {"onnxruntime": own}
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
+    (tmp_path / "mix").write_bytes(b"")
+    gate = replace(make_gate(tmp_path), samples=tmp_path / "samples")
+    plan = PlanExecutable("mix", tmp_path / "mix", 1.0)
+    decision = gate.decide(checker(tmp_path, {}).function, [plan], {}, RELU)
+    assert set(decision.exempt) == exempt
+    assert note in decision.reason
+    assert ("differ" in decision.reason) is bool(note)
+
+
 def test_a_framework_that_is_not_allowed_does_not_ship(tmp_path, monkeypatch):
     """OpenVINO is the fastest and not among the backends; ONNX Runtime's own run is slower than it."""
     seconds = {"mix": 1.5, "onnxruntime": 2.0, "openvino": 1.0, "original-onnxruntime": 2.0}
