@@ -37,7 +37,7 @@ class FrameworkAnswers:
 
     Attributes:
         exempt: reasons of frameworks with wrong numbers, by name.
-        note: sentence about ONNX Runtime's two different answers; "" where they agree.
+        note: ONNX Runtime's two different answers, and the exempt frameworks, in words; "" without any.
     """
 
     exempt: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +90,8 @@ def compare_answers(checker: AccuracyChecker, names: Set[str]) -> FrameworkAnswe
         if wrong:
             reasons = ", ".join(f"{output}: {reason}" for output, reason in wrong.items())
             exempt[name] = f"its numbers are not those of the original model ({reasons})"
-    return FrameworkAnswers(exempt, _note(own))
+    excluded = [f"{name} does not count: {reason}" for name, reason in exempt.items()]
+    return FrameworkAnswers(exempt, "; ".join(filter(None, (_note(own), *excluded))))
 
 
 def _distance(checker: AccuracyChecker, name: str, answers: Answers) -> _Distance:

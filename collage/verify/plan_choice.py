@@ -45,7 +45,7 @@ class FinalRound:
         plans: plans of the round that have not failed.
         judging: names of the frameworks that ran and count, fastest first.
         judged: the chosen plan; None where no plan is left.
-        answers_note: sentence about two right answers of the original, "" where there is one.
+        answers_note: differences among the frameworks' numbers in words, "" where they agree.
     """
 
     comparison: Comparison
