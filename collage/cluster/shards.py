@@ -65,7 +65,7 @@ class ShardRequest(_Document):
 
     def work(self, function: str) -> MeasurementRequest:
         return MeasurementRequest(
-            function, IndexSet(int(self.nodes, 16)), self.backend, self.variant, self.label
+            function, IndexSet(int(self.nodes, 16)), self.backend, self.variant, label=self.label
         )
 
 

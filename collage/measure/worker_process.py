@@ -16,6 +16,7 @@ from pathlib import Path
 
 from collage.masking import mask_numbers
 from collage.measure.answers import AnswerReader, BadAnswerError
+from collage.measure.device import StickyError
 from collage.measure.messages import Answer, Request, Setup, pack_request
 from collage.measure.process_usage import Usage
 from collage.runtime.child_environment import python_environment
@@ -117,7 +118,9 @@ class WorkerProcess:
         if code < 0 and -code != signal.SIGABRT:
             return signal.Signals(-code).name
         ending = "SIGABRT" if code < 0 else f"exit code {code}"
-        message = mask_numbers(last_line(self._errors))
+        message = last_line(self._errors)
+        if StickyError.__name__ not in message:  # the device's words have no values of inputs
+            message = mask_numbers(message)
         return f"{ending}: {message}" if message else ending
 
     @property

@@ -104,7 +104,7 @@ def saved_targets(name: str, bundle: Path) -> list[SavedFunction]:
             signature.entry,
             manifest,
             BenchmarkTarget(name, "executable", executable, signature, device=manifest.device),
-            loaded.golden(signature.function)[0],
+            inputs=loaded.golden(signature.function)[0],
         )
         for signature in manifest.functions
     ]

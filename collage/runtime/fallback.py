@@ -137,6 +137,6 @@ def _value(raw: Field) -> ModelValue:
         raw["name"].text(),
         value_type,
         extents,
-        raw["has_default"].flag(),
-        raw["place"].integer(0, MAX_PLACE),
+        has_default=raw["has_default"].flag(),
+        place=raw["place"].integer(0, MAX_PLACE),
     )

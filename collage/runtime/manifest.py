@@ -331,7 +331,7 @@ def _signature(raw: Field) -> Signature:
         tuple(_tensor(tensor, is_input=True) for tensor in raw["inputs"].items()),
         tuple(_tensor(tensor, is_input=False) for tensor in raw["outputs"].items()),
         kernel.text(empty=True) if kernel else "",
-        entry.text() if entry else MAIN,
+        entry=entry.text() if entry else MAIN,
     )
     if not signature.outputs:
         raise raw["outputs"].fault("at least one output")

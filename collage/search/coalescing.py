@@ -76,7 +76,11 @@ def with_unions(enumerated: EnumeratedFunction, plan: Plan) -> EnumeratedFunctio
         work.setdefault(
             option.key,
             MeasurementRequest(
-                request.function, union.inside, union.backend, union.variant, union.implementation
+                request.function,
+                union.inside,
+                union.backend,
+                union.variant,
+                label=union.implementation,
             ),
         )
     if not options:

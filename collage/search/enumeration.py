@@ -78,7 +78,9 @@ def enumerate_function(
         else:
             key = key_of(candidate)
             label = candidate.implementation
-            work.setdefault(key, MeasurementRequest(function.name, inside, backend, variant, label))
+            work.setdefault(
+                key, MeasurementRequest(function.name, inside, backend, variant, label=label)
+            )
         options.append(
             Option(
                 inside,

@@ -118,7 +118,7 @@ def partition(graph, bases, depths):
     ]
     candidates = find_candidates(Graph(graph), backends)
     work = {
-        c.key: MeasurementRequest("main", c.inside, c.backend, c.variant, c.implementation)
+        c.key: MeasurementRequest("main", c.inside, c.backend, c.variant, label=c.implementation)
         for c in candidates
         if not c.is_host
     }
