@@ -100,7 +100,7 @@ def options_of(options: Options, entry: str, entries: Sequence[str]) -> Options:
         shapes=tuple(shapes),
         inputs=_own(options.inputs, entry, entries),
         pad=tuple(_own(dict.fromkeys(options.pad), entry, entries)),
-        samples=tuple(_own_samples(options.samples, entry, entries)),
+        samples=tuple(own_samples(options.samples, entry, entries)),
     )
 
 
@@ -201,7 +201,7 @@ def _own(values: Mapping[str, Value], entry: str, entries: Sequence[str]) -> dic
     return own
 
 
-def _own_samples(sources: Any, entry: str, entries: Sequence[str]) -> Iterator[Any]:
+def own_samples(sources: Any, entry: str, entries: Sequence[str]) -> Iterator[Any]:
     """Yield the samples of an entry. Raises OptionError for a path without any entry's samples."""
     for source in [sources] if isinstance(sources, str | Path | Mapping) else sources:
         if isinstance(source, Mapping):

@@ -13,9 +13,10 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.concurrency.sync import concurrency
 from prefect.tasks import exponential_backoff
 
+from collage.entries import find_entries
 from collage.errors import OptionError
-from collage.frontend.sample_files import read_samples
 from collage.options import DeviceName
+from collage.pipeline.entry_import import read_entry_samples
 from collage.pipeline.model_source import fetch_samples_source, fetch_source, is_address
 from collage.pipeline.request import (
     CompileRequest,
@@ -88,7 +89,8 @@ def _submit(
     options: RequestOptions | None,
     samples: Sequence[Path],
 ) -> Submitted:
-    store, user_samples = open_store(flow_settings().store), read_samples(samples, {})
+    store = open_store(flow_settings().store)
+    user_samples = read_entry_samples(samples, find_entries(path))
     requests = [
         submit(store, path, name=model, options=options, samples=user_samples, **asdict(choice))
         for choice in chosen

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from collage.entries import (
     ModelEntry,
     options_of,
+    own_samples,
     require_distinct_functions,
     require_used_dims,
     shared_dims,
@@ -13,7 +15,7 @@ from collage.entries import (
 from collage.frontend import Model
 from collage.frontend.input_names import input_names
 from collage.frontend.isolated_import import guarded_import
-from collage.frontend.sample_files import read_samples
+from collage.frontend.sample_files import UserSamples, read_samples
 from collage.frontend.samples import named_samples, shape_sets, with_samples
 from collage.options import Options
 
@@ -47,6 +49,25 @@ def import_entry(
         optional_dims=shared_dims(options, entries),
     )
     return with_samples(model, samples)
+
+
+def read_entry_samples(sources: Sequence[Any], entries: Sequence[ModelEntry]) -> UserSamples:
+    """Read the samples of a bundle; of several entries, the names of inputs begin with that of the entry.
+
+    Raises:
+        OptionError: a path holds no samples of any entry, or a file is damaged or too large.
+        ModelError: a file is no model.
+    """
+    if len(entries) == 1:
+        return read_samples(sources, {})
+    names, sets = [entry.name for entry in entries], []
+    for entry in entries:
+        samples = read_samples(tuple(own_samples(sources, entry.name, names)), {})
+        sets += [
+            {f"{entry.name}/{name}": array for name, array in arrays.items()}
+            for arrays in named_samples(samples, input_names(entry.path)).sets
+        ]
+    return UserSamples(tuple(sets))
 
 
 def import_entries(

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from collage.entries import find_entries, options_of
 from collage.errors import StoreError
 from collage.frontend.sample_files import NO_SAMPLES, read_samples
 from collage.pipeline.compile_service import LocalCompileService
+from collage.pipeline.entry_import import read_entry_samples
 from collage.pipeline.request import RequestOptions, read_request, submit
 from collage.pipeline.request_samples import fetch_samples, sample_key
 from collage.report.progress import SilentProgress
@@ -38,6 +40,23 @@ def test_samples_return_with_their_request(store, model):
     for before, after in zip(samples.sets, fetched.sets, strict=True):
         np.testing.assert_array_equal(before["x"], after["x"])
     assert int(fetched.settings["gain"]) == 2
+
+
+def test_samples_of_several_entries_name_theirs(store, tmp_path):
+    models = {name: tmp_path / f"{name}.onnx" for name in ("decoder", "encoder")}
+    for path in models.values():
+        small_model(path, dynamic=True)
+    (tmp_path / "samples").mkdir()
+    np.savez(tmp_path / "samples" / "decoder.npz", photo=photos(24)[0]["x"])
+    np.savez(tmp_path / "samples" / "encoder.npz", x=photos(16)[0]["x"])
+    samples = read_entry_samples((tmp_path / "samples",), find_entries(models))
+    request = submit(store, models, samples=samples)
+    assert request.options.shapes == ({"decoder/x": (1, 3, 24, 24), "encoder/x": (1, 3, 16, 16)},)
+    fetched = fetch_samples(store, read_request(store, request.digest))
+    options = request.compile_options(store.url, tmp_path, fetched)
+    own = options_of(options, "encoder", tuple(models))
+    assert [arrays["x"].shape for arrays in own.samples] == [(1, 3, 16, 16)]
+    assert own.shapes == ({"x": (1, 3, 16, 16)},)
 
 
 def test_equal_samples_make_equal_requests(store, model):
