@@ -110,6 +110,8 @@ class Options:
         end_to_end_plans: number of additive-best plans to assemble and measure as a whole.
         verify_s: time of each target in the final round, in seconds; up to ten times as long without a
             proof.
+        keep_nan: whether kernels that give a number where the original gives NaN are refused, and the
+            original file ships on ONNX Runtime only.
         fallback: whether the original file itself ships if nothing is proven as fast as the frameworks.
         exact_only: whether the bundle lacks the original model, which otherwise answers all shapes that no
             function has, if the model has several.
@@ -200,6 +202,9 @@ class Options:
         "times as long while the result is inconclusive",
         metavar="2s", parse=parse_duration,
     )  # fmt: skip
+    keep_nan: bool = declare(
+        False, "--keep-nan", "refuse kernels that hide NaN; the manifest lists them otherwise"
+    )
     fallback: bool = declare(
         True, "--no-fallback", "never ship the original model on the fastest framework"
     )

@@ -34,6 +34,7 @@ WRITTEN = {
     "memory_bytes": (["--memory", "1GiB"], 1 << 30),
     "seed": (["--seed", "9"], 9),
     "verify_s": (["--verify", "3s"], 3.0),
+    "keep_nan": (["--keep-nan"], True),
     "fallback": (["--no-fallback"], False),
     "exact_only": (["--exact-only"], True),
     "pad": (["--pad", "x:2", "--pad", "y:1,value=-1"], ("x:2", "y:1,value=-1")),

@@ -137,6 +137,8 @@ class Backend(abc.ABC):
     algorithmic_savings: bool = False
     """Whether its algorithms need fewer FLOP than direct ones; its speed is then no estimate of the machine's
     peak."""
+    spreads_nan: bool = False
+    """Whether its kernels may turn elements into NaN that depend on none: a tile of Winograd's algorithm."""
     variants: tuple[str, ...] = ("",)
     """Names of its implementations of a region; each is a candidate of its own."""
     labels: tuple[str, ...] = ()

@@ -3,6 +3,8 @@
 The loader (`collage.runtime.loader`) reads the same file with the standard library alone.
 """
 
+from enum import StrEnum
+
 from pydantic import BaseModel, ConfigDict
 
 from collage.runtime.function_names import MAIN
@@ -101,6 +103,25 @@ class FunctionGateEntry(_Frozen):
     verdict: Verdict
     reason: str
     deterministic: bool = True
+
+
+class NanTreatment(StrEnum):
+    """What a region does with NaN."""
+
+    KEPT = ""
+    HIDDEN = "hidden"
+    """It gives a number where the original gives NaN."""
+    SPREAD = "spread"
+    """Elements near a NaN may become NaN too."""
+
+
+class NanRegion(_Frozen):
+    """A region of the plan that does not treat NaN as the original does."""
+
+    function: str
+    nodes: tuple[int, ...]
+    backend: str
+    nan: NanTreatment
 
 
 class ReducedRegion(_Frozen):
@@ -223,6 +244,8 @@ class ManifestDocument(_Frozen):
     """True for a bundle against the gate's decision: for experiments, never published or served."""
     provenance: Provenance
     precision: PrecisionEntry | None = None
+    nan: tuple[NanRegion, ...] = ()
+    """Regions that hide or spread NaN."""
     quantised: bool = False
     """True for a quantised model: correct outputs may differ by one quantisation step."""
     device: str = "cpu"

@@ -16,6 +16,7 @@ from collage.bundle.manifest import (
     LibraryEntry,
     ManifestDocument,
     MeasuredLatency,
+    NanRegion,
     OriginalModel,
     PaddedAxisEntry,
     PrecisionEntry,
@@ -79,6 +80,8 @@ class BundleMetadata:
     toolchains: Mapping[str, str]
     """Identities of the chosen kernels' backends, by name."""
     precision: PrecisionEntry | None = None
+    nan: Sequence[NanRegion] = ()
+    """Regions that hide or spread NaN."""
     device: Target = Target.CPU
     compute_capability: str = ""
     allow_slower: bool = False
@@ -159,6 +162,7 @@ def _manifest(
             toolchains=dict(facts.toolchains),
         ),
         precision=facts.precision,
+        nan=tuple(facts.nan),
         quantised=any(is_quantised(published.function.graph) for published in functions),
         device=facts.device.value,
         compute_capability=facts.compute_capability,

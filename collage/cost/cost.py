@@ -34,6 +34,7 @@ class Cost:
         build_s: time of the build, in seconds.
         error: error of a kernel in reduced precision (`collage.runtime.precision`); 0 for all other kernels,
             which must compute the reference's numbers.
+        hides_nan: whether the kernel gives a number where the original gives NaN.
     """
 
     seconds: float
@@ -43,6 +44,7 @@ class Cost:
     reason: str = ""
     build_s: float = 0.0
     error: float = 0.0
+    hides_nan: bool = False
 
     @classmethod
     def invalid(cls, reason: str) -> "Cost":

@@ -53,6 +53,7 @@ def cost_entry(key: CostKey, cost: Cost) -> dict[str, Any]:
         bounds = {"low": cost.low, "high": cost.high}
         entry |= {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
         entry |= {"error": cost.error} if cost.error else {}
+        entry |= {"hides_nan": 1} if cost.hides_nan else {}
     return entry
 
 
@@ -95,6 +96,7 @@ def _cost(fields: Fields) -> Cost:
         reason="",
         build_s=build_s,
         error=fields.number("error", 0.0, maximum=MAX_ERROR),
+        hides_nan=bool(fields.number("hides_nan", 0.0, maximum=1.0)),
     )
     if cost.low > cost.seconds or cost.high < cost.seconds:
         raise RecordError("the cost lies outside of its own interval")

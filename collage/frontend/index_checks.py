@@ -9,6 +9,7 @@ Views, casts between integers and transpositions keep an index's values; they ar
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collage.errors import BackendError
@@ -41,6 +42,11 @@ class IndexCheck:
 
     position: int
     sizes: tuple[int, ...]
+
+
+def checks_entry(checks: Sequence[IndexCheck]) -> tuple[int, ...]:
+    """Return the checks in the form of a blob's header entry `index_checks` (native/core/index_checks.h)."""
+    return tuple(n for check in checks for n in (check.position, len(check.sizes), *check.sizes))
 
 
 @dataclass(frozen=True)

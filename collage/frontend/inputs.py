@@ -221,15 +221,22 @@ def open_unoptimised(
         if graph.input[-1].type.tensor_type.elem_type == BFLOAT16:
             graph.input[-1].type.tensor_type.elem_type = FLOAT
     change(graph)
+    return open_model(model, function.weights)
+
+
+def open_model(
+    model: onnx.ModelProto, weights: Mapping[str, np.ndarray]
+) -> onnxruntime.InferenceSession:
+    """Open an unoptimised session of a model without its weights; large ones are shared."""
     options = session_options("ORT_DISABLE_ALL")
     external = {}
-    for name, weight in function.weights.items():
+    for name, weight in weights.items():
         value = retyped_array(weight, BFLOAT16, FLOAT)
         if value.nbytes > _SHARED_WEIGHT_BYTES and value.dtype.isbuiltin == 1:
-            graph.initializer.append(_external(name, value))
+            model.graph.initializer.append(_external(name, value))
             external[name] = onnxruntime.OrtValue.ortvalue_from_numpy(value)
         else:
-            graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+            model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
     options.add_external_initializers(list(external), list(external.values()))
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

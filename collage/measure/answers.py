@@ -91,7 +91,7 @@ def _outcome(fields: Fields) -> MeasurementOutcome:
 
 
 def _cost(fields: Fields) -> Cost:
-    _only(fields, "seconds", "low", "high", "samples", "reason", "build_s", "error")
+    _only(fields, "seconds", "low", "high", "samples", "reason", "build_s", "error", "hides_nan")
     samples = fields["samples"]
     if not isinstance(samples, list) or len(samples) > MAX_SAMPLES:
         raise BadAnswerError("invalid samples")
@@ -106,6 +106,7 @@ def _cost(fields: Fields) -> Cost:
         reason=reason,
         build_s=_seconds(fields["build_s"]),
         error=_number(fields["error"]),
+        hides_nan=_flag(fields["hides_nan"]),
     )
 
 

@@ -15,6 +15,7 @@ from collage.frontend.inputs import load_reference
 from collage.frontend.load_function import load_function
 from collage.frontend.model import Function
 from collage.frontend.region import probability_outputs, region_values
+from collage.graph.index_set import IndexSet
 from collage.graph.quantisation import is_quantised
 from collage.measure.call_overhead import (
     DispatchOverhead,
@@ -29,7 +30,8 @@ from collage.measure.callable_kernel import (
 )
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
-from collage.measure.kernel_builder import Prepared
+from collage.measure.edge_judgement import EdgeCases, EdgeRules, Judgement, judge_edges
+from collage.measure.kernel_builder import Prepared, ordinary_inputs_after, run_on
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
 from collage.measure.measurement_request import MeasurementRequest, compile_request
 from collage.measure.messages import Setup
@@ -60,6 +62,7 @@ class FunctionKernelBuilder:
         self._backends = {backend.name: backend for backend in backends}
         self._reference_dir = setup.reference_dir
         self._kernels = setup.kernels.path if setup.kernels else None
+        self._last_cases: tuple[tuple[str, IndexSet], EdgeCases] | None = None
         self._gpu: CudaDevice | None = None
         if setup.device.is_gpu and not setup.builds:
             self._gpu = CudaDevice()
@@ -111,7 +114,7 @@ class FunctionKernelBuilder:
             call = self._gpu.on_stream(call)
             fetch = functools.partial(self._gpu.fetch, arguments, arrays)
         certain = probability_outputs(function)
-        return Prepared(
+        prepared = Prepared(
             call,
             arguments,
             inputs,
@@ -125,6 +128,27 @@ class FunctionKernelBuilder:
             ),
             fetch=fetch,
         )
+        if self._gpu is not None:
+            return prepared
+        return replace(prepared, judge_edges=functools.partial(self._judge_edges, work, prepared))
+
+    def _judge_edges(self, work: MeasurementRequest, prepared: Prepared) -> Judgement:
+        backend = self._backends[work.backend]
+        rules = EdgeRules(
+            quantised=prepared.quantised, reduced=prepared.reduced, spreads_nan=backend.spreads_nan
+        )
+        with ordinary_inputs_after(prepared):
+            run = functools.partial(run_on, prepared)
+            return judge_edges(self._edge_cases(work.function, work.nodes), run, rules)
+
+    def _edge_cases(self, name: str, nodes: IndexSet) -> EdgeCases:
+        """Return the cases of a region; its variants usually follow one another, so the last are kept."""
+        if self._last_cases is None or self._last_cases[0] != (name, nodes):
+            function = self._functions[name]
+            inputs, _ = region_values(function, nodes)
+            cases = EdgeCases(function, nodes, [np.array(self._value(value)) for value in inputs])
+            self._last_cases = ((name, nodes), cases)
+        return self._last_cases[1]
 
     def boundary(self) -> DispatchOverhead:
         return (

@@ -6,7 +6,8 @@ loader (`Setup.loader`) starts without them.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.device import Device
+from collage.measure.edge_judgement import Judgement
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
@@ -45,6 +47,8 @@ class Prepared:
     probabilities: frozenset[int] = frozenset()
     fetch: Callable[[], None] | None = None
     """Copies inputs and outputs back from the device into the arrays; None on the CPU."""
+    judge_edges: Callable[[], Judgement] | None = None
+    """Judges the kernel on edge inputs and restores its ordinary ones; None without edge inputs."""
     built_s: float = 0.0
     """Build time on another machine, in seconds; 0 for a kernel built by this process."""
 
@@ -62,6 +66,25 @@ class Prepared:
             return self.outputs
         tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
         return tuple(as_array(tensor) for tensor in tensors)
+
+
+def run_on(prepared: Prepared, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return copies of a kernel's outputs on other inputs; its buffers keep these."""
+    for buffer, value in zip(prepared.inputs, inputs, strict=True):
+        buffer[...] = value
+    returned = prepared.call(*prepared.arguments)
+    return tuple(output.copy() for output in prepared.results(returned))
+
+
+@contextmanager
+def ordinary_inputs_after(prepared: Prepared) -> Iterator[None]:
+    """Restore the kernel's present inputs at the end."""
+    before = [value.copy() for value in prepared.inputs]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(prepared.inputs, before, strict=True):
+            buffer[...] = value
 
 
 class KernelBuilder(Protocol):

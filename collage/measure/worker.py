@@ -21,6 +21,7 @@ from collage.cost.cost import Cost
 from collage.masking import mask_numbers
 from collage.measure.answers import pack_answer
 from collage.measure.device import DeviceTimer, StickyError
+from collage.measure.edge_judgement import Judgement
 from collage.measure.kernel_builder import KernelBuilder, Prepared, open_kernel_builder
 from collage.measure.messages import (
     Answer,
@@ -96,10 +97,14 @@ class Worker:
         prepared = builder.prepare(task.work)
         self._runs = True
         wrong, error = first_run(prepared)
+        edges = Judgement(wrong)
+        if not wrong and prepared.judge_edges:
+            edges = prepared.judge_edges()
         build_s = time.monotonic() - start + prepared.built_s
         built = prepared.built_s == 0
-        if wrong:
-            return MeasurementOutcome(with_build_time(Cost.invalid(wrong), build_s), built=built)
+        if edges.defect:
+            cost = Cost.invalid(edges.defect)
+            return MeasurementOutcome(with_build_time(cost, build_s), built=built)
         self._send(Built())
         if read_request(self._requests) is None:
             raise SystemExit("the parent has gone")
@@ -115,7 +120,7 @@ class Worker:
         outputs = prepared.results(last)
         wrong, again = prepared.judge(outputs)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
-        cost = replace(cost, error=max(error, again))
+        cost = replace(cost, error=max(error, again), hides_nan=edges.hides_nan)
         return MeasurementOutcome(
             with_build_time(cost, build_s), drifted=timing.drifted, built=built
         )

@@ -18,6 +18,7 @@ from collage.pipeline.other_shapes import answer_entries
 from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
 from collage.report.html import render_html
+from collage.report.nan_treatment import nan_regions
 from collage.report.precision import FunctionResult, PrecisionPermission, manifest_precision
 from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
@@ -82,6 +83,7 @@ def build_bundle(
         libraries=_libraries(plans, options.target),
         toolchains=_toolchains(plans, context),
         precision=manifest_precision(allowed, results) if allowed else None,
+        nan=nan_regions(report.summary.plan),
         device=options.target,
         compute_capability=architecture().removeprefix("sm_") if options.target.is_gpu else "",
         allow_slower=options.allow_slower,
@@ -117,6 +119,7 @@ def _report_context(
         algorithmic_savings=frozenset(
             backend.name for backend in context.backends if backend.algorithmic_savings
         ),
+        spreads_nan=frozenset(b.name for b in context.backends if b.spreads_nan),
     )
 
 

@@ -61,7 +61,8 @@ class OriginalFile:
         baselines = frozenset(
             baseline
             for baseline, backend in BACKENDS.items()
-            if backend in allowed and (backend == "onnxruntime" or not allocates)
+            if backend in allowed
+            and (backend == "onnxruntime" or not (allocates or options.keep_nan))
         )
         return OriginalPlans(baselines, self.assemble)
 

@@ -33,6 +33,7 @@ from collage.search.graph_launches import without_graphs
 from collage.search.reduced_precision import ErrorBudget, within_budget
 from collage.verify.reference_run import Samples, sample
 
+HIDES_NAN = "hides NaN where the original keeps it; --keep-nan refuses this"
 SENSITIVITY_S = 20.0
 """Time to estimate the sensitivity of outputs to errors inside a function, in seconds."""
 
@@ -129,7 +130,7 @@ def search_with_measurements(
             gap_s = checkpoint.read().gap_s
             requests = list(enumerated.work.values())
             recalled = dict(zip(enumerated.work, measurer.recall(requests, on_cost), strict=True))
-            judged = _JudgingMeasurer(measurer, enumerated, options.tolerance)
+            judged = _JudgingMeasurer(measurer, enumerated, options)
             search = search_function(
                 enumerated,
                 judged,
@@ -179,16 +180,19 @@ def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
 
 
 class _JudgingMeasurer:
-    """Measures batches, adds up the wall seconds, and rejects costs with errors far beyond the tolerance.
+    """Measures batches, adds up the wall seconds, and rejects unwanted costs.
 
-    The cost table keeps the error of a cost, so another tolerance repeats no measurement.
+    Rejected are errors far beyond the tolerance, and kernels that hide NaN where that is refused.
+
+    The cost table keeps both verdicts, so another option repeats no measurement.
     """
 
     def __init__(
-        self, inner: SearchMeasurer, enumerated: EnumeratedFunction, tolerance: float
+        self, inner: SearchMeasurer, enumerated: EnumeratedFunction, options: Options
     ) -> None:
         self.inner = inner
-        self.tolerance = tolerance
+        self.tolerance = options.tolerance
+        self.keep_nan = options.keep_nan
         self.last = {enumerated.work[key] for key in enumerated.last}
         self.seconds = 0.0
 
@@ -203,6 +207,8 @@ class _JudgingMeasurer:
             self.seconds += time.monotonic() - start
 
     def judge(self, work: MeasurementRequest, cost: Cost) -> Cost:
+        if self.keep_nan and cost.is_valid and cost.hides_nan:
+            return replace(Cost.invalid(HIDES_NAN), build_s=cost.build_s)
         return within_budget(cost, self.tolerance, is_last=work in self.last)
 
 

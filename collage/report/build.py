@@ -36,6 +36,7 @@ from collage.report.data import (
     TuningFacts,
 )
 from collage.report.formatting import finite_or_none
+from collage.report.nan_treatment import nan_treatment
 from collage.report.precision import FunctionResult, PrecisionPermission, precision_result
 from collage.rules.rule import HOST
 from collage.search.graph_launches import predicted_s
@@ -60,6 +61,8 @@ class CompileFacts:
     """Permission for reduced precision; None if only float32 was allowed."""
     algorithmic_savings: frozenset[str] = frozenset()
     """Backends with algorithmic savings: fewer FLOP than direct algorithms, like Winograd's."""
+    spreads_nan: frozenset[str] = frozenset()
+    """Backends that spread NaN, like Winograd's."""
 
 
 def build_report(run: CompileFacts, results: Sequence[FunctionResult]) -> ReportData:
@@ -105,7 +108,7 @@ def _summary(run: CompileFacts, results: Sequence[FunctionResult]) -> Summary:
         threads=run.environment.threads,
         functions=functions,
         speedup_over_best=None if None in speedups else min(filter(None, speedups)),
-        plan=tuple(region for result in results for region in _plan(result)),
+        plan=tuple(region for result in results for region in _plan(run, result)),
         candidates=run.counts,
         seconds=StageSeconds.model_validate(dict(run.seconds)),
         gate=GateResult(passed=not failed, reason=_reason(failed or functions)),
@@ -167,7 +170,7 @@ def _alone_s(result: FunctionResult) -> float | None:
     )
 
 
-def _plan(result: FunctionResult) -> list[PlannedRegion]:
+def _plan(run: CompileFacts, result: FunctionResult) -> list[PlannedRegion]:
     function, costs = result.search.enumerated.function, result.search.costs
     return [
         PlannedRegion(
@@ -179,6 +182,7 @@ def _plan(result: FunctionResult) -> list[PlannedRegion]:
             cost_s=costs[option.key].seconds,
             precision=region_precision(function, option),
             error=costs[option.key].error,
+            nan=nan_treatment(option, costs[option.key], run.spreads_nan),
         )
         for option in result.chosen.plan.options
     ]

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from collage.bundle.manifest import Ratio
+from collage.bundle.manifest import NanTreatment, Ratio
 from collage.runtime.function_names import MAIN
 from collage.verify.verdict import Verdict
 
@@ -32,6 +32,7 @@ class PlannedRegion(_Frozen):
         precision: "" for the model's precision, "int8" for quantised regions, "bf16" or "tf32" for
             reduced precision.
         error: numerical error of a region with reduced precision, 0 otherwise.
+        nan: treatment of NaN: "" for the original's, "hidden" or "spread" (docs/numerics.md).
     """
 
     function: str
@@ -42,6 +43,7 @@ class PlannedRegion(_Frozen):
     cost_s: float | None
     precision: str = ""
     error: float = 0.0
+    nan: NanTreatment = NanTreatment.KEPT
 
 
 class Latencies(_Frozen):

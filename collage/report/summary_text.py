@@ -2,6 +2,7 @@
 
 from collage.report.data import FunctionSummary, OtherShapesResult, Summary, TuningFacts
 from collage.report.formatting import aligned_table, duration, printable, size
+from collage.report.nan_treatment import nan_text
 
 STEADY_SPEED_CHANGE = 0.03
 """Relative change of machine speed below which the summary does not mention it."""
@@ -21,6 +22,7 @@ def format_summary(summary: Summary) -> str:
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, "
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
         *_precision_facts(summary),
+        *([("NaN", nan)] if (nan := nan_text(summary.plan)) else []),
         *([("tuning", tuning)] if (tuning := tuning_text(summary.tuning)) else []),
         *_shape_facts(summary.other_shapes),
         ("bundle", printable(summary.bundle)),

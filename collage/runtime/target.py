@@ -7,7 +7,7 @@ the edge (`Options.target`, a manifest, a worker's setup). Code with a form of i
 
 from enum import StrEnum
 
-CPU_PROTOCOL = "cold-2"
+CPU_PROTOCOL = "cold-3"
 """Version of the measurement protocol (`measure.timing`). Change it whenever costs would change."""
 GPU_PROTOCOL = "cuda-cold-2"
 """The same for a GPU (`measure.device`)."""

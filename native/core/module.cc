@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/index_checks.h"
 #include "core/kernel.h"
 #include "core/library.h"
 #include "core/sizes.h"
@@ -44,8 +45,8 @@ bool IsAt(const DLTensor& tensor, bool on_device) {
   return on_device ? type == kDLCUDA : type == kDLCPU || type == kDLCUDAHost;
 }
 
-void RunPacked(Kernel& kernel, bool on_device, const std::string& symbol, ffi::PackedArgs args,
-               ffi::Any* result) {
+void RunPacked(Kernel& kernel, bool on_device, const std::string& symbol,
+               const std::vector<IndexCheck>& checks, ffi::PackedArgs args, ffi::Any* result) {
   DLTensor* tensors[kMaxArguments];
   if (args.size() > kMaxArguments) TVM_FFI_THROW(ValueError) << symbol << ": too many arguments";
   for (int i = 0; i < args.size(); ++i) {
@@ -62,6 +63,7 @@ void RunPacked(Kernel& kernel, bool on_device, const std::string& symbol, ffi::P
                                 << " is not contiguous: copy it first";
     }
   }
+  CheckIndices(checks, tensors, args.size());
   if (kernel.Allocates()) {
     ReturnTensors(kernel.RunAllocating(tensors, args.size()), result);
   } else {
@@ -86,10 +88,10 @@ class KernelModule : public ffi::ModuleObj {
     if (name != symbol_) return std::nullopt;
     std::shared_ptr<Kernel> kernel = Build();
     bool on_device = kernel->OnDevice();
-    return ffi::Function::FromPacked(
-        [kernel, on_device, symbol = symbol_](ffi::PackedArgs args, ffi::Any* result) {
-          RunPacked(*kernel, on_device, symbol, args, result);
-        });
+    return ffi::Function::FromPacked([kernel, on_device, symbol = symbol_, checks = Checks()](
+                                         ffi::PackedArgs args, ffi::Any* result) {
+      RunPacked(*kernel, on_device, symbol, checks, args, result);
+    });
   }
 
   ffi::Bytes SaveToBytes() const final {
@@ -119,7 +121,13 @@ class KernelModule : public ffi::ModuleObj {
     KernelSpec spec = ReadSpec({blob_.data(), blob_.size()}, DefaultThreads());
     std::shared_ptr<Kernel> kernel = FindKernelFactory(kind_)(spec);
     if (spec.blob->GetInt("alone", 0) != 0) alone_ = kernel;
+    checks_ = ReadIndexChecks(*spec.blob);
     return kernel;
+  }
+
+  std::vector<IndexCheck> Checks() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return checks_;
   }
 
   static std::string TakeString(std::string_view* remaining) {
@@ -139,6 +147,7 @@ class KernelModule : public ffi::ModuleObj {
   ffi::Bytes blob_;
   std::mutex mutex_;
   std::weak_ptr<Kernel> alone_;
+  std::vector<IndexCheck> checks_;  // of the blob, as soon as a kernel is built
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {

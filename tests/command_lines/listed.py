@@ -41,6 +41,7 @@ RUN: Mapping[str, Run] = {
     "collage compile encoder.onnx decoder.onnx -o speech": Run(says="speech"),
     "collage compile models/speech --dim batch=1 --shape decoder/past=1,12,64": Run(says="speech.collage"),
     "collage compile model.onnx --precision auto": Run(says="model.collage"),
+    "collage compile model.onnx --keep-nan": Run(says="model.collage"),
     "collage compile model.onnx --effort thorough": Run(says="model.collage"),
     "collage compile model.onnx --tune 5m": Run({"5m": "1s"}, says="model.collage"),
     "collage compile model.onnx --store STORE": Run(says="model.collage"),

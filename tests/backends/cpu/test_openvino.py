@@ -1,11 +1,16 @@
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 
 from collage.backends.base import BuildContext
 from collage.backends.cpu.openvino import OpenVinoBackend, reason_in
 from collage.errors import BackendError
+from collage.frontend import import_model
+from collage.measure.callable_kernel import as_tensors, callable_kernel
 from collage.runtime import plugin
+from collage.runtime.arrays import aligned_copy, aligned_empty
 from tests.backends import regions
 from tests.frontend.build import imported, model
 
@@ -85,3 +90,21 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
 def test_a_path_that_does_not_exist_is_reported(monkeypatch):
     monkeypatch.setenv("COLLAGE_LIB_OPENVINO", "/nowhere/libopenvino_c.so")
     assert "COLLAGE_LIB_OPENVINO names /nowhere" in OpenVinoBackend().availability().reason
+
+
+@pytest.mark.parametrize("wrong", [12, -13, 2**40])
+def test_an_index_out_of_range_is_an_error(wrong, tmp_path):
+    index = helper.make_tensor_value_info("i", TensorProto.INT64, (2, 2))
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 2, 4))
+    table = numpy_helper.from_array(np.ones((12, 4), np.float32), "table")
+    gather = helper.make_node("Gather", ["table", "i"], ["y"])
+    graph = helper.make_graph([gather], "gather", [index], [result], [table])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(file, tmp_path / "model.onnx")
+    function = import_model(tmp_path / "model.onnx", work_dir=tmp_path).functions[0]
+    kernel = OpenVinoBackend().compile(function, 1, BuildContext(1))
+    call, _ = callable_kernel(kernel, 1)
+    output = aligned_empty((2, 2, 4), np.dtype("float32"))
+    call(*as_tensors([aligned_copy(np.array([[0, 11], [-12, 3]])), output]))
+    with pytest.raises(IndexError, match="the axis has 12 elements"):
+        call(*as_tensors([aligned_copy(np.array([[0, 11], [wrong, 3]])), output]))

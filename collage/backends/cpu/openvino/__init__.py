@@ -15,6 +15,7 @@ import onnx
 from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
 from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
+from collage.frontend.index_checks import checks_entry, index_checks
 from collage.frontend.model import Function
 from collage.frontend.region import region_digest, region_onnx
 from collage.graph.dynamic_shape_groups import returns_dynamic_shape
@@ -89,6 +90,8 @@ class OpenVinoBackend(Backend):
             raise BackendError(f"openvino has no variant {variant!r}")
         precision = self.reduced.get(variant, "f32")
         header: Header = {"inference_precision": precision, "threads": context.threads}
+        if checks := checks_entry(index_checks(function, nodes)):
+            header = {**header, "index_checks": list(checks)}
         model = region_onnx(function, nodes).SerializeToString()
         blob = pack(header, [np.frombuffer(model, np.uint8)])
         return PluginKernel("openvino", blob, libraries=frozenset({"openvino"}))

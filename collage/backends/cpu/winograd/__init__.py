@@ -46,6 +46,7 @@ class WinogradBackend(Backend):
     name = "winograd"
     style = BackendStyle.LIBRARY
     algorithmic_savings = True
+    spreads_nan = True
     variants = tuple(VARIANTS)
 
     def availability(self) -> Availability:
