@@ -12,6 +12,7 @@ known length.
 Any other node stays whole on a framework, with the reason in the report.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,15 @@ from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnx_proto import (
     STANDARD_DOMAINS,
     captured_by,
+    nodes_within,
     tensor_type,
     type_proto,
 )
+from collage.frontend.onnxruntime_session import first_line
 from collage.graph.dataflow import TensorType
 from collage.runtime.function_names import body_name
+
+log = logging.getLogger(__name__)
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "If": ("then_branch", "else_branch"),
@@ -35,6 +40,12 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "Scan": ("body",),
 }
 """Attributes with the bodies of each operator, in the order of a call."""
+
+MAX_NODES = 16
+"""Nodes of a function whose bodies are functions, largest bodies first: each body is folded and searched."""
+
+MAX_BODIES = 64
+"""Bodies of a function that are functions, with those within bodies."""
 
 MAX_CAPTURED_BYTES = 256 << 20
 """Limit of the captured weights of one body; they are copied into its file."""
@@ -101,26 +112,45 @@ def extract_bodies(
         model: a tidy model.
         types: types of its values; the caller adds the types of a step before it takes the next one.
         caller: name of the function.
-        simplify: writes a body's file. An InputError is a reason to leave the node whole.
+        simplify: writes a body's file. Any exception but MemoryError is a reason to leave the node whole.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    crowd = _beyond_the_largest(model)
     for index, node in enumerate(model.graph.node):
         if not is_control_flow(node):
             continue
         extraction = _Extraction(model, types, weights, node, caller=caller, index=index)
         try:
+            if index in crowd:
+                raise BodyRefusal(f"only {MAX_NODES} nodes of a function have bodies of their own")
             bodies = [
                 extraction.body(attribute, simplify) for attribute in ATTRIBUTES[node.op_type]
             ]
             output_types = extraction.output_types(bodies)
-        except (BodyRefusal, InputError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:
+            # The model is valid without functions of its bodies: whatever fails here, the node stays whole.
+            if not isinstance(error, BodyRefusal | InputError):
+                log.debug("the bodies of %s are no functions", node.name, exc_info=True)
             refusals = [
-                BodyFile(caller, index, attribute, None, refusal=str(error))
+                BodyFile(caller, index, attribute, None, refusal=first_line(error))
                 for attribute in ATTRIBUTES[node.op_type]
             ]
             yield refusals, {}
         else:
             yield [body.file for body in bodies], output_types
+
+
+def _beyond_the_largest(model: onnx.ModelProto) -> frozenset[int]:
+    """Return the control-flow nodes after the `MAX_NODES` with most operators in their bodies."""
+    sizes = {
+        index: sum(1 for _ in nodes_within(node))
+        for index, node in enumerate(model.graph.node)
+        if is_control_flow(node)
+    }
+    ranked = sorted(sizes, key=lambda index: -sizes[index])
+    return frozenset(ranked[MAX_NODES:])
 
 
 class _Extraction:

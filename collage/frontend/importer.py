@@ -8,7 +8,13 @@ from pathlib import Path
 import onnx
 
 from collage.errors import InputError, ModelError
-from collage.frontend.bodies import BodyFile, extract_bodies, strip_passed_on
+from collage.frontend.bodies import (
+    MAX_BODIES,
+    BodyFile,
+    BodyRefusal,
+    extract_bodies,
+    strip_passed_on,
+)
 from collage.frontend.decided_branches import decide_branches
 from collage.frontend.float16 import float_types, half_type, retyped
 from collage.frontend.fold import fold, save_model
@@ -164,14 +170,19 @@ class _FunctionWriter:
     work_dir: Path
     keep_half: bool
     bodies: list[BodyFile] = field(default_factory=list)
+    written_bodies: int = 0
 
     def write(self, model: onnx.ModelProto, name: str) -> list[str]:
         """Write one function; return notes for the report."""
+        self.written_bodies = 0
         model, notes = self._folded(model)
         return notes + self._write_tidy(model, name)
 
     def _write_body(self, model: onnx.ModelProto, name: str) -> tuple[Path, tuple[str, ...]]:
         names = [value.name for value in model.graph.output]
+        self.written_bodies += 1
+        if self.written_bodies > MAX_BODIES:
+            raise BodyRefusal(f"only {MAX_BODIES} bodies of a function are functions of their own")
         model, _ = self._folded(model)
         results = strip_passed_on(model, names)
         self._write_tidy(model, name)

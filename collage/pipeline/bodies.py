@@ -26,6 +26,7 @@ from collage.backends.cpu.control_flow.body_plans import (
 from collage.errors import BackendError, ModelError, SearchError
 from collage.frontend import Function, Model
 from collage.frontend.model import Body
+from collage.frontend.onnxruntime_session import first_line
 from collage.frontend.region import region_digest
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans
@@ -38,9 +39,6 @@ from collage.rules.rule import HOST
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 from collage.verify.body_reference import save_body_reference
-
-MAX_NODES = 16
-"""Control-flow nodes of a function whose bodies are partitioned, largest first: each body costs a search."""
 
 
 @dataclass
@@ -66,16 +64,14 @@ class BodyPartitioner:
         """
         if self.context.options.target.is_gpu:
             return
-        nodes = _bodies_by_node(function)
-        for position, (node, bodies) in enumerate(nodes):
-            if position >= MAX_NODES:
-                self._note(function, node, f"only {MAX_NODES} nodes with bodies are partitioned")
-            else:
-                try:
-                    self._partition_node(function, node, bodies, reference_dir)
-                except (ModelError, SearchError, BackendError) as error:
-                    reason = str(error).splitlines()[0]
-                    self._note(function, node, f"its body has no plan of its own: {reason}")
+        for node, bodies in _bodies_by_node(function):
+            try:
+                self._partition_node(function, node, bodies, reference_dir)
+            except (ModelError, SearchError, BackendError) as error:
+                op = function.graph.nodes[node]
+                self.context.notes.append(
+                    f"{op.name} ({op.op}) stays whole: its body has no plan of its own: {first_line(error)}"
+                )
 
     def _partition_node(
         self, function: Function, node: int, bodies: Sequence[Body], reference_dir: Path
@@ -148,10 +144,6 @@ class BodyPartitioner:
         if all(backend.name != CONTROL_FLOW for backend in backends):
             self.context.backends = [*backends, ControlFlowBackend(self.context.bodies_dir)]
 
-    def _note(self, function: Function, node: int, reason: str) -> None:
-        op = function.graph.nodes[node]
-        self.context.notes.append(f"{op.name} ({op.op}) stays whole: {reason}")
-
 
 @dataclass(frozen=True)
 class _BodyExecutable:
@@ -201,11 +193,5 @@ def _bodies_plan(variant: str, choice: Sequence[_BodyExecutable | None]) -> Bodi
 
 
 def _bodies_by_node(function: Function) -> list[tuple[int, list[Body]]]:
-    """Return the nodes with their bodies, largest first."""
     ordered = sorted(function.bodies, key=lambda body: body.node)
-    grouped = [(node, list(bodies)) for node, bodies in groupby(ordered, lambda body: body.node)]
-    return sorted(grouped, key=lambda item: -sum(_size(body.function) for body in item[1]))
-
-
-def _size(function: Function) -> int:
-    return len(function.graph) + sum(_size(body.function) for body in function.bodies)
+    return [(node, list(bodies)) for node, bodies in groupby(ordered, lambda body: body.node)]

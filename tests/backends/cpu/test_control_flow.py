@@ -5,6 +5,7 @@ import tvm_ffi
 from collage.backends.base import BuildContext
 from collage.backends.cpu.control_flow import ControlFlowBackend
 from collage.errors import BackendError
+from collage.frontend import bodies, importer
 from collage.rules.candidates import find_candidates
 from collage.runtime.blob import pack, unpack
 from tests.support import control_flow_models as models
@@ -134,3 +135,24 @@ def test_an_image_that_is_no_library_is_refused(loop):
     module = tvm_ffi.get_global_func("collage.create_module")("loop", "k", pack(header, tensors))
     with pytest.raises(RuntimeError, match="cannot be loaded"):
         module.get_function("k")
+
+
+@pytest.mark.parametrize("limit", ["MAX_NODES", "MAX_BODIES"])
+def test_beyond_a_limit_nodes_stay_whole(limit, tmp_path, monkeypatch):
+    module = {"MAX_NODES": bodies, "MAX_BODIES": importer}[limit]
+    monkeypatch.setattr(module, limit, 1)
+    driven = DrivenModel(models.TWO_LOOPS, tmp_path)
+    assert len(driven.function.bodies) == 1
+    assert sum("stays whole: only 1" in note for note in driven.model.notes) == 1
+    driven.check(x=X, trips=trips(2))
+
+
+def test_an_unexpected_failure_leaves_the_node_whole(tmp_path, monkeypatch):
+    def fail(model):
+        raise KeyError("no such value")
+
+    monkeypatch.setattr(importer, "strip_passed_on", fail)
+    driven = DrivenModel(models.LOOP, tmp_path)
+    assert not driven.function.bodies
+    assert any("stays whole" in note for note in driven.model.notes)
+    driven.check(x=X, trips=trips(2))
