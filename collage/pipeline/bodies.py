@@ -10,7 +10,7 @@ plan leaves its node whole, with a note in the report.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from collage.frontend import Function, Model
 from collage.frontend.model import Body
 from collage.frontend.onnxruntime_session import first_line
 from collage.frontend.region import region_digest
+from collage.options import Precision
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.search_stage import (
@@ -48,12 +49,10 @@ class BodyPartitioner:
     Attributes:
         model: the imported model.
         context: shared state of the compile.
-        searches: finished searches, by the digest of the body.
     """
 
     model: Model
     context: CompileContext
-    searches: dict[str, FunctionSearch] = field(default_factory=dict)
 
     def partition(self, function: Function, reference_dir: Path) -> None:
         """Partition the bodies of a function, nested ones first.
@@ -63,6 +62,10 @@ class BodyPartitioner:
             reference_dir: folder of the function's reference values.
         """
         if self.context.options.target.is_gpu:
+            if function.bodies:
+                self.context.notes.append(
+                    "bodies of control flow are partitioned for processors only"
+                )
             return
         for node, bodies in _bodies_by_node(function):
             try:
@@ -129,15 +132,20 @@ class BodyPartitioner:
 
     def _search(self, function: Function, reference_dir: Path) -> FunctionSearch:
         digest = region_digest(function, function.graph.everything)
-        if digest in self.searches:
-            search = self.searches[digest]
-            return replace(search, enumerated=replace(search.enumerated, function=function))
-        context = self.context
-        enumerated = enumerated_function(function, context)
-        measurer = local_measurer(function, reference_dir, context)
-        search, _ = search_with_measurements(enumerated, measurer, context)
-        self.searches[digest] = search
-        return search
+        searches = self.context.body_searches
+        if digest not in searches:
+            context = self._exact_context
+            enumerated = enumerated_function(function, context)
+            measurer = local_measurer(function, reference_dir, context)
+            searches[digest], _ = search_with_measurements(enumerated, measurer, context)
+        search = searches[digest]
+        return replace(search, enumerated=replace(search.enumerated, function=function))
+
+    @property
+    def _exact_context(self) -> CompileContext:
+        """The context without reduced precision: the caller's search has no error of a body's kernel."""
+        options = replace(self.context.options, precision=Precision.FP32)
+        return replace(self.context, options=options)
 
     def _add_backend(self) -> None:
         backends = self.context.backends

@@ -16,6 +16,7 @@ from collage.measure.environment import this_environment
 from collage.measure.measurement_request import SearchMeasurer
 from collage.options import Options
 from collage.report.progress import Progress, SilentProgress
+from collage.search.function_search import FunctionSearch
 from collage.store import open_store
 from collage.store.base import Store
 from collage.store.cache_pruning import prune_cache
@@ -86,6 +87,7 @@ class CompileContext:
         tuning: results of tuning.
         chosen: names of the backends of the compiled functions, which share a process with later ones.
         notes: notes of the stages for the report.
+        body_searches: finished searches of bodies of control flow, by the digest of the body.
     """
 
     options: Options
@@ -100,6 +102,7 @@ class CompileContext:
     tuning: Tuning = field(default_factory=Tuning)
     chosen: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    body_searches: dict[str, FunctionSearch] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:

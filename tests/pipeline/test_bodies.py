@@ -55,7 +55,7 @@ def test_bodies_of_one_structure_are_searched_once(tmp_path):
     with partitioned(models.TWO_LOOPS, tmp_path) as (partitioner, _):
         function = partitioner.model.functions[0]
         assert len(function.bodies) == 2
-        assert len(partitioner.searches) == 1
+        assert len(partitioner.context.body_searches) == 1
         folder = partitioner.context.bodies_dir
         plans = [read_plans(folder, "main", body.node) for body in function.bodies]
         assert plans[0].plans[0].digest == plans[1].plans[0].digest
