@@ -84,13 +84,13 @@ CASES = (
         """p = MatMul (state, w1) q = Add (p, b1) gate = Sigmoid (q)
         r = MatMul (state, w2) s = Add (r, b2) value = Tanh (s)
         kept = Sub (state, value) scaled = Mul (gate, kept) next = Add (value, scaled)""",
-        "float[256,256] w1, float[256] b1, float[256,256] w2, float[256] b2",
+        weights="float[256,256] w1, float[256] b1, float[256,256] w2, float[256] b2",
     ),
     LoopCase(
         "convolutions", "[1,32,48,48]", 8,
         """a = Conv <pads = [1,1,1,1]> (state, w1, b1) b = Relu (a)
         c = Conv <pads = [1,1,1,1]> (b, w2, b2) d = Add (c, state) next = Relu (d)""",
-        "float[32,32,3,3] w1, float[32] b1, float[32,32,3,3] w2, float[32] b2",
+        weights="float[32,32,3,3] w1, float[32] b1, float[32,32,3,3] w2, float[32] b2",
     ),
 )  # fmt: skip
 
