@@ -14,6 +14,11 @@ from collage.measure.peaks import machine_peaks
 from collage.pipeline.bodies import backends_of
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.footprint import with_footprint, with_other_shapes
+from collage.pipeline.original_bundle import (
+    OriginalEntry,
+    original_toolchains,
+    with_originals,
+)
 from collage.pipeline.other_shapes import answer_entries
 from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
@@ -51,11 +56,23 @@ def build_bundle(
     compiled: Sequence[CompiledFunction],
     output: Path,
     context: CompileContext,
+    *,
+    originals: Sequence[OriginalEntry] = (),
 ) -> Summary:
-    """Write the bundle of the entries' models into the folder `output`; return its summary."""
+    """Write the bundle of the entries' models into the folder `output`; return its summary.
+
+    Args:
+        models: models of the compiled entries.
+        compiled: their functions.
+        output: folder of the bundle.
+        context: shared state of the compile.
+        originals: entries that run as originals.
+    """
     executable = _final_executable(compiled, context)
     published = [function.published for function in compiled]
-    others = answer_entries(models, published, executable, context)
+    original_models = [original.model for original in originals]
+    names = [model.entry for model in (*models, *original_models)]
+    others = answer_entries(models, published, executable, context, entries=names)
     models = [
         replace(model, notes=(*model.notes, other.note)) if other.note else model
         for model, other in zip(models, others, strict=True)
@@ -72,25 +89,30 @@ def build_bundle(
         for function in compiled
     ]
     allowed = _allowed_precision(context)
-    report = build_report(_report_context(models, output, allowed, context), results)
+    all_models = [*models, *original_models]
+    report = build_report(_report_context(all_models, output, allowed, context), results)
     options = context.options
     plans = [function.kernels for function in compiled]
     metadata = BundleMetadata(
-        models=models,
+        models=all_models,
         threads=context.threads,
         environment_digest=context.environment.digest,
         seed=options.seed,
         libraries=_libraries(plans, options.target),
-        toolchains=_toolchains(plans, context),
+        toolchains=_toolchains(plans, context)
+        | (original_toolchains(context) if originals else {}),
         precision=manifest_precision(allowed, results) if allowed else None,
         nan=nan_regions(report.summary.plan),
         device=options.target,
         compute_capability=architecture().removeprefix("sm_") if options.target.is_gpu else "",
         allow_slower=options.allow_slower,
-        fallbacks=[other.fallback for other in others if other.fallback],
+        fallbacks=[
+            *(other.fallback for other in others if other.fallback),
+            *(original.bundled for original in originals),
+        ],
         padding={other.entry: other.padding for other in others if other.padding},
     )
-    report = with_other_shapes(report, others)
+    report = with_originals(with_other_shapes(report, others), originals)
     if metadata.fallbacks or len(published) > 1:
         trial = context.work_dir / "trial-bundle"
         publish(trial, executable, published, metadata, generated_files=_generated_files(report))

@@ -80,7 +80,7 @@ def list_candidates(entries: Sequence[ModelEntry], options: Options) -> list[Lis
     """
     backends = known_backends(options.backends, options.device)
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
-        models = import_entries(entries, options, Path(folder))
+        models = import_entries(entries, [entry.name for entry in entries], options, Path(folder))
         return [
             listed(function, backend, may_reduce=options.may_reduce)
             for model in models

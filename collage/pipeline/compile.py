@@ -14,17 +14,22 @@ from pathlib import Path
 import numpy as np
 
 from collage.bundle.publish import BundledFunction
-from collage.entries import ModelEntry
-from collage.errors import GateError, ModelError, SearchError, UnprovenError
+from collage.entries import ModelEntry, options_of
+from collage.errors import GateError, SearchError, UnprovenError
 from collage.frontend import Function, Model
-from collage.frontend.original_interface import OriginalInterface, read_interface
+from collage.frontend.original_interface import read_interface
 from collage.options import Options
 from collage.pipeline.bodies import BodyPartitioner
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.entry_import import import_entries
 from collage.pipeline.gate_stage import GateStageResult, gate_of, profile_chosen, refine_and_decide
-from collage.pipeline.original_bundle import compile_original, unlike_executable
+from collage.pipeline.original_bundle import (
+    OriginalEntry,
+    compile_original,
+    publish_originals,
+    unlike_executable,
+)
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
 from collage.pipeline.other_shapes import check_pads
 from collage.pipeline.plans import WholePlans
@@ -54,17 +59,35 @@ def compile_model(
     """
     check_output(output)
     with open_compile_context(options, progress) as context:
-        if original := _only_original(entries):
-            interface, reason = original
-            return compile_original(
-                entries[0].path, interface, reason, output=output, context=context
-            )
+        originals, compilable = _run_originals(entries, context)
+        if not compilable:
+            return publish_originals(originals, output, context)
         check_pads(entries, options)
+        names = [entry.name for entry in entries]
         with context.progress.stage("import"), context.seconds.of("import"):
-            models = import_entries(entries, options, context.work_dir)
-        parts = [_compile_entry(model, context) for model in models]
+            imported = import_entries(compilable, names, options, context.work_dir)
+        parts = [_compile_entry(model, context) for model in imported]
         compiled = [function for _, functions in parts for function in functions]
-        return build_bundle([model for model, _ in parts], compiled, output, context)
+        models = [model for model, _ in parts]
+        return build_bundle(models, compiled, output, context, originals=originals)
+
+
+def _run_originals(
+    entries: Sequence[ModelEntry], context: CompileContext
+) -> tuple[list[OriginalEntry], list[ModelEntry]]:
+    """Run the models that no executable can run; return them, and the other entries."""
+    originals: list[OriginalEntry] = []
+    compilable: list[ModelEntry] = []
+    for entry in entries:
+        interface = read_interface(entry.path)
+        if reason := unlike_executable(interface):
+            options = options_of(context.options, entry.name, [entry.name for entry in entries])
+            originals.append(
+                compile_original(entry, interface, reason, options=options, context=context)
+            )
+        else:
+            compilable.append(entry)
+    return originals, compilable
 
 
 def _compile_entry(
@@ -76,24 +99,6 @@ def _compile_entry(
     compiled = [_compile_function(model, function, bodies, context) for function in model.functions]
     notes = dict.fromkeys(context.notes[earlier_notes:])
     return replace(model, notes=(*model.notes, *notes)), compiled
-
-
-def _only_original(entries: Sequence[ModelEntry]) -> tuple[OriginalInterface, str] | None:
-    """Return the interface of a model that no executable can run, with the reason.
-
-    Raises:
-        ModelError: such a model is one of several entries.
-    """
-    for entry in entries:
-        interface = read_interface(entry.path)
-        if reason := unlike_executable(interface):
-            if len(entries) > 1:
-                raise ModelError(
-                    f"{entry.path}: {reason}, so only the original model can run, and it cannot be an entry "
-                    "beside others: compile it into a bundle of its own"
-                )
-            return interface, reason
-    return None
 
 
 def _compile_function(

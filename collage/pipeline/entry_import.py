@@ -71,17 +71,17 @@ def read_entry_samples(sources: Sequence[Any], entries: Sequence[ModelEntry]) ->
 
 
 def import_entries(
-    entries: Sequence[ModelEntry], options: Options, work_dir: Path
+    entries: Sequence[ModelEntry], names: Sequence[str], options: Options, work_dir: Path
 ) -> tuple[Model, ...]:
-    """Import the models of all entries.
+    """Import the models of entries; `names` are those of all entries of the bundle.
 
     Raises:
         OptionError: two functions have one name, or an option does not name its entry.
         DimensionError: a dimension is in no entry, or unbound, unknown or contradictory.
     """
-    names = [entry.name for entry in entries]
     models = tuple(import_entry(entry, names, options, work_dir) for entry in entries)
-    require_used_dims([model.absent_dims for model in models])
+    if len(entries) == len(names):  # other entries, which run as originals, may have the dimension
+        require_used_dims([model.absent_dims for model in models])
     require_distinct_functions(
         {model.entry: [function.name for function in model.functions] for model in models}
     )

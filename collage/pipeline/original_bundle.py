@@ -1,19 +1,23 @@
-"""A bundle of the original model alone, for models that no executable can run.
+"""Original models as entries of a bundle, for models that no executable can run.
 
 The inputs and outputs of an executable are tensors of numbers. A model with text, sequences or maps there
 runs as a whole on ONNX Runtime, behind the same API: `collage.load(bundle).run(...)`. It has no functions,
-so nothing is searched or compared.
+so nothing is searched or compared. A bundle may hold such entries alone, or beside compiled ones.
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from collage.bundle.manifest import FunctionGateEntry, MeasuredLatency
 from collage.bundle.publish import BundledFallback, BundleMetadata, publish
+from collage.entries import ModelEntry
 from collage.errors import ModelError
 from collage.frontend import Model
 from collage.frontend.original_file import write_original
 from collage.frontend.original_interface import OriginalInterface
+from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.report.build import environment_facts
 from collage.report.data import (
@@ -36,45 +40,52 @@ FRAMEWORK = "onnxruntime"
 """Framework of such models: it has every type of ONNX."""
 
 
+@dataclass(frozen=True)
+class OriginalEntry:
+    """An entry whose original model runs as a whole.
+
+    Attributes:
+        model: the model, without functions.
+        bundled: files, golden data and the gate's entry for the bundle.
+        summary: results for the summary.
+    """
+
+    model: Model
+    bundled: BundledFallback
+    summary: FunctionSummary
+
+
 def compile_original(
-    path: Path,
+    entry: ModelEntry,
     interface: OriginalInterface,
     reason: str,
     *,
-    output: Path,
+    options: Options,
     context: CompileContext,
-) -> Summary:
-    """Write the bundle of the original model alone into the folder `output`; return its summary.
+) -> OriginalEntry:
+    """Run the original model of an entry; return what a bundle needs of it.
 
     Args:
-        path: file of the model.
-        interface: its inputs and outputs, and digest.
+        entry: the entry.
+        interface: inputs and outputs of its model, and digest.
         reason: why no executable can run it.
-        output: folder of the bundle.
+        options: options of the entry.
         context: shared state of the compile.
 
     Raises:
         ModelError: ONNX Runtime cannot run it, or the options forbid the original model.
     """
-    options = context.options
-    if not options.fallback:
-        raise ModelError(
-            f"{path}: {reason}, so only the original model can run; compile without --no-fallback"
-        )
-    if FRAMEWORK not in {backend.name for backend in context.backends}:
-        raise ModelError(
-            f"{path}: {reason}, so only ONNX Runtime can run it; add {FRAMEWORK} to --backends"
-        )
-    folder = context.work_dir / "original"
-    folder.mkdir(exist_ok=True)
-    files = write_original(path, folder)
+    _require_allowed(entry.path, reason, context)
+    folder = context.work_dir / f"original-{entry.name}"
+    folder.mkdir()
+    files = write_original(entry.path, folder, entry.name)
     with context.progress.stage("verify"), context.seconds.of("verify"):
         run = run_original(
             files,
             {name: shape for shapes in options.shapes[:1] for name, shape in shapes.items()},
             options.seed,
             threads=context.threads,
-            work_dir=context.work_dir,
+            work_dir=folder,
         )
     fallback = Fallback(
         FRAMEWORK,
@@ -82,28 +93,33 @@ def compile_original(
         interface.inputs,
         interface.outputs,
         weights=files[1].name if len(files) > 1 else "",
+        entry=entry.name,
     )
     reason = f"{reason}, so the original model runs in {FRAMEWORK}"
-    summary = _summary(
-        ModelFile(file=path.name, sha256=interface.sha256),
-        reason,
-        run,
-        output=output,
-        context=context,
+    golden = {
+        f"{fallback_name(entry.name)}{name.removeprefix(fallback_name())}": value
+        for name, value in run.golden.items()
+    }
+    return OriginalEntry(
+        Model(entry.path, interface.sha256, (), frozenset(), entry=entry.name),
+        BundledFallback(fallback, files, golden, _gate(entry.name, reason, run)),
+        _summary(entry.name, reason, run),
     )
-    report = ReportData(
-        summary=summary, model=path.name, environment=environment_facts(context.environment)
-    )
-    backend = next(backend for backend in context.backends if backend.name == FRAMEWORK)
-    bundled = BundledFallback(fallback, files, run.golden, _gate(summary.gate.reason, run))
+
+
+def publish_originals(
+    originals: Sequence[OriginalEntry], output: Path, context: CompileContext
+) -> Summary:
+    """Write the bundle of original models alone into the folder `output`; return its summary."""
+    report = with_originals(_empty_report(originals, output, context), originals)
     metadata = BundleMetadata(
-        models=(Model(path, interface.sha256, (), frozenset()),),
+        models=[original.model for original in originals],
         threads=context.threads,
         environment_digest=context.environment.digest,
-        seed=options.seed,
+        seed=context.options.seed,
         libraries=frozenset({FRAMEWORK}),
-        toolchains={backend.name: backend.identity},
-        fallbacks=(bundled,),
+        toolchains=original_toolchains(context),
+        fallbacks=[original.bundled for original in originals],
     )
     publish(
         output,
@@ -112,18 +128,52 @@ def compile_original(
         metadata,
         generated_files={
             "plan.json": json.dumps([]),
-            "summary.json": summary.to_json(),
+            "summary.json": report.summary.to_json(),
             "report.json": report.to_json(),
             "report.html": render_html(report),
         },
     )
-    return summary
+    return report.summary
 
 
-def _gate(reason: str, run: OriginalRun) -> FunctionGateEntry:
+def with_originals(report: ReportData, originals: Sequence[OriginalEntry]) -> ReportData:
+    """Return the report with the results of entries that run as originals."""
+    if not originals:
+        return report
+    summary = report.summary
+    functions = (*summary.functions, *(original.summary for original in originals))
+    reasons = [f"{item.summary.function}: {item.summary.reason}" for item in originals]
+    if len(functions) == 1:
+        reasons = [functions[0].reason]
+    reason = "; ".join(filter(None, [summary.gate.reason, *reasons]))
+    gate = summary.gate.model_copy(update={"reason": reason})
+    return report.model_copy(
+        update={"summary": summary.model_copy(update={"functions": functions, "gate": gate})}
+    )
+
+
+def original_toolchains(context: CompileContext) -> dict[str, str]:
+    """Return the identity of the original models' framework, by name."""
+    return {
+        backend.name: backend.identity for backend in context.backends if backend.name == FRAMEWORK
+    }
+
+
+def _require_allowed(path: Path, reason: str, context: CompileContext) -> None:
+    if not context.options.fallback:
+        raise ModelError(
+            f"{path}: {reason}, so only the original model can run; compile without --no-fallback"
+        )
+    if not original_toolchains(context):
+        raise ModelError(
+            f"{path}: {reason}, so only ONNX Runtime can run it; add {FRAMEWORK} to --backends"
+        )
+
+
+def _gate(entry: str, reason: str, run: OriginalRun) -> FunctionGateEntry:
     latency = MeasuredLatency(seconds=run.latency_s)
     return FunctionGateEntry(
-        function=fallback_name(),
+        function=fallback_name(entry),
         original=FRAMEWORK,
         latency={"collage": latency, FRAMEWORK: latency},
         ratios={},
@@ -133,16 +183,10 @@ def _gate(reason: str, run: OriginalRun) -> FunctionGateEntry:
     )
 
 
-def _summary(
-    model: ModelFile,
-    reason: str,
-    run: OriginalRun,
-    *,
-    output: Path,
-    context: CompileContext,
-) -> Summary:
-    function = FunctionSummary(
-        function=fallback_name(),
+def _summary(entry: str, reason: str, run: OriginalRun) -> FunctionSummary:
+    return FunctionSummary(
+        function=fallback_name(entry),
+        entry=entry,
         latency=Latencies(collage_s=run.latency_s, baselines={FRAMEWORK: run.latency_s}),
         speedup_over_best=1.0,
         predicted_s=None,
@@ -151,17 +195,31 @@ def _summary(
         original=FRAMEWORK,
         deterministic=run.deterministic,
     )
-    return Summary(
-        models=(model,),
+
+
+def _empty_report(
+    originals: Sequence[OriginalEntry], output: Path, context: CompileContext
+) -> ReportData:
+    models = [original.model for original in originals]
+    summary = Summary(
+        models=tuple(
+            ModelFile(entry=model.entry, file=model.path.name, sha256=model.sha256)
+            for model in models
+        ),
         backends=tuple(backend.name for backend in context.backends),
         threads=context.threads,
-        functions=(function,),
+        functions=(),
         speedup_over_best=1.0,
         plan=(),
         candidates=CandidateCounts(),
         seconds=StageSeconds.model_validate(dict(context.seconds.stages)),
-        gate=GateResult(passed=True, reason=reason),
+        gate=GateResult(passed=True, reason=""),
         bundle=str(output),
+    )
+    return ReportData(
+        summary=summary,
+        model=", ".join(model.path.name for model in models),
+        environment=environment_facts(context.environment),
     )
 
 

@@ -71,9 +71,18 @@ def answer_entries(
     functions: Sequence[BundledFunction],
     executable: Path,
     context: CompileContext,
+    *,
+    entries: Sequence[str],
 ) -> list[OtherShapes]:
-    """Return the answers to other shapes of each entry's model. Errors as of `answer_other_shapes`."""
-    entries = [model.entry for model in models]
+    """Return the answers to other shapes of each entry's model. Errors as of `answer_other_shapes`.
+
+    Args:
+        models: models of the compiled entries.
+        functions: their functions.
+        executable: executable of the bundle.
+        context: shared state of the compile.
+        entries: names of all entries of the bundle.
+    """
     return [
         answer_other_shapes(
             model,

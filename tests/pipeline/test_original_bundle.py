@@ -11,6 +11,7 @@ from collage.options import Options
 from collage.runtime.manifest import read_manifest, refuse_unproven
 from collage.store.blobs import digest_of
 from tests.support import original_models
+from tests.support.entry_models import WEIGHTS, write_net
 
 
 def compiled(file, output, **options):
@@ -101,3 +102,27 @@ def test_inputs_of_another_shape_than_bound_are_refused(tmp_path):
     file = original_models.map_model(tmp_path / "m.onnx")
     with pytest.raises(collage.errors.InputError, match=r"'x' to \[2, 4\]"):
         compiled(file, tmp_path / "bundle", shapes=({"x": (2, 4)},))
+
+
+def test_a_text_model_is_an_entry_beside_a_compiled_one(tmp_path):
+    files = {name: tmp_path / f"{name}.onnx" for name in ("net", "text", "more")}
+    write_net(files["net"], "Tanh")
+    for name in ("text", "more"):
+        original_models.text_model(files[name])
+    summary = compiled(
+        files, tmp_path / "bundle", shapes=({"net/x": (4, 48), "text/x": (3,)},), dims={},
+        verify_s=0.1, measure_budget_s=2, refine_s=0, tune_s=0, allow_slower=True, exact_only=True,
+    )  # fmt: skip
+    assert [model.entry for model in summary.models] == ["net", "text", "more"]
+    assert [function.entry for function in summary.functions] == ["net", "text", "more"]
+    bundle = collage.load(tmp_path / "bundle")
+    bundle.check()
+    assert bundle.entries == ("net", "text", "more")
+    x = np.ones((4, 48), np.float32)
+    expected = np.tanh(np.maximum(x @ WEIGHTS["w"], 0) @ WEIGHTS["v"])
+    np.testing.assert_allclose(bundle.run({"x": x}, "net")["y"], expected, rtol=1e-4, atol=1e-5)
+    for entry in ("text", "more"):
+        assert bundle.run({"x": np.array(["ü"])}, entry)["y"].tolist() == ["üü"]
+    both = {name: files[name] for name in ("text", "more")}
+    compiled(both, tmp_path / "texts", shapes=({"text/x": (2,)},))
+    assert collage.load(tmp_path / "texts").entries == ("text", "more")
