@@ -168,7 +168,7 @@ def entry_of(function: str, entries: Sequence[ModelEntry], options: Options) -> 
         if function in function_names(count, entry.name):
             return entry
     raise OptionError(
-        f"no function is called {function!r}, only {', '.join(bundle_functions(options, names))}"
+        f"there is no function {function!r}, only {', '.join(bundle_functions(options, names))}"
     )
 
 

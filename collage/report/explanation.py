@@ -114,12 +114,14 @@ def explain_node(data: ReportData, name: str, function: str | None = None) -> No
     Args:
         data: report of a bundle.
         name: name of the node, or its number.
-        function: name of the node's function; None means the first function with such a node.
+        function: name of the node's function, or of an entry; None: the first function with such a node.
 
     Raises:
         OptionError: there is no such function or node, or several have the name.
     """
-    functions = [report for report in data.functions if function in (None, report.name)]
+    functions = [
+        report for report in data.functions if function in (None, report.name, report.entry)
+    ]
     if not functions:
         names = ", ".join(report.name for report in data.functions)
         raise OptionError(f"the model has no function {function!r}; its functions are {names}")

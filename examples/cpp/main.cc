@@ -1,6 +1,7 @@
-// Loads a bundle without Python, runs its first function, and prints latency and output checksums.
+// Loads a bundle without Python, runs its first function, or an entry's, and prints latency and output
+// checksums.
 //
-//   serve_bundle [--key PUBLIC.pem]... RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]
+//   serve_bundle [--key PUBLIC.pem]... [--entry NAME] RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]
 //
 // RUNTIME_FOLDER holds libtvm_runtime.so and libcollage_runtime.so (collage/runtime/lib). Vendor
 // libraries are named by the environment: COLLAGE_LIB_ONNXRUNTIME, COLLAGE_LIB_OPENVINO,
@@ -97,10 +98,11 @@ void PrintOutput(const std::string& name, const ffi::Tensor& tensor) {
   std::printf("%-24s %10zu bytes  checksum %.6g\n", name.c_str(), size, sum);
 }
 
-Manifest ReadManifest(const Folder& folder, const std::vector<std::string>& keys) {
-  if (!keys.empty()) return ParseManifest(VerifiedManifest(folder, keys));
+Manifest ReadManifest(const Folder& folder, const std::vector<std::string>& keys,
+                      const std::string& entry) {
+  if (!keys.empty()) return ParseManifest(VerifiedManifest(folder, keys), entry);
   std::cerr << "serve_bundle: nobody was asked who made the bundle: no --key\n";
-  return ParseManifest(folder.Read(kManifestName, kMaxManifest));
+  return ParseManifest(folder.Read(kManifestName, kMaxManifest), entry);
 }
 
 // What TVM's own loader does for a file, for an open descriptor. It stays open: the dynamic loader knows
@@ -114,9 +116,10 @@ ffi::Module LoadLibrary(Descriptor file) {
 }
 
 void Serve(const std::string& runtime, const std::string& bundle,
-           const std::vector<std::string>& keys, std::vector<std::string> files) {
+           const std::vector<std::string>& keys, const std::string& entry,
+           std::vector<std::string> files) {
   Folder folder(bundle);
-  Manifest manifest = ReadManifest(folder, keys);
+  Manifest manifest = ReadManifest(folder, keys, entry);
   Descriptor executable = folder.OpenVerified(manifest.executable, manifest.digest);
   setenv("ORT_DISABLE_TELEMETRY", "1", 1);  // before any library is opened
   setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
@@ -158,18 +161,25 @@ void Serve(const std::string& runtime, const std::string& bundle,
 
 int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc), keys;
-  while (words.size() > 1 && words[0] == "--key") {
-    keys.push_back(words[1]);
+  std::string entry;
+  while (words.size() > 1 && (words[0] == "--key" || words[0] == "--entry")) {
+    if (words[0] == "--key") {
+      keys.push_back(words[1]);
+    } else {
+      entry = words[1];
+    }
     words.erase(words.begin(), words.begin() + 2);
   }
   if (words.size() < 2) {
-    std::cerr << "usage: serve_bundle [--key PUBLIC.pem]... RUNTIME_FOLDER BUNDLE_FOLDER "
-                 "[INPUT.bin ...]\n";
+    std::cerr
+        << "usage: serve_bundle [--key PUBLIC.pem]... [--entry NAME] RUNTIME_FOLDER BUNDLE_FOLDER "
+           "[INPUT.bin ...]\n";
     return 2;
   }
   try {
     for (std::string& key : keys) key = ReadPublicKey(key);
-    Serve(words[0], words[1], keys, std::vector<std::string>(words.begin() + 2, words.end()));
+    Serve(words[0], words[1], keys, entry,
+          std::vector<std::string>(words.begin() + 2, words.end()));
   } catch (const std::exception& error) {
     std::cerr << "serve_bundle: " << error.what() << "\n";
     return 1;

@@ -113,6 +113,21 @@ std::string LibraryVersion(const std::string& name, const char* path) {
   return "";
 }
 
+// The first function of the entry, or of all where it is empty.
+json::Object FirstFunction(const json::Array& functions, const std::string& entry) {
+  if (functions.empty()) throw std::runtime_error("the bundle has no functions");
+  std::string entries;
+  for (const ffi::Any& value : functions) {
+    auto function = value.try_cast<json::Object>();
+    if (!function.has_value()) throw std::runtime_error("the field 'functions' is of another type");
+    bool is_named = function->count(ffi::String("entry")) != 0;
+    std::string name = is_named ? GetText(*function, "entry") : "main";
+    if (entry.empty() || name == entry) return *function;
+    entries += " " + name;
+  }
+  throw std::runtime_error("the bundle has no entry '" + entry + "', only" + entries);
+}
+
 }  // namespace
 
 json::Object ParseObject(const std::string& text, const std::string& what) {
@@ -129,7 +144,7 @@ std::string GetText(const json::Object& object, const std::string& key) {
   return std::string(Get<ffi::String>(object, key));
 }
 
-Manifest ParseManifest(const std::string& text) {
+Manifest ParseManifest(const std::string& text, const std::string& entry) {
   json::Object raw = ParseObject(text, kManifestName);
   if (auto version = Get<std::int64_t>(raw, "schema_version"); version != kSchemaVersion) {
     throw std::runtime_error("the bundle has schema version " + std::to_string(version) +
@@ -149,13 +164,10 @@ Manifest ParseManifest(const std::string& text) {
   if (raw.count(ffi::String("device")) != 0 && GetText(raw, "device") != "cpu") {
     throw std::runtime_error("the bundle is for a GPU; this program serves those for a CPU");
   }
-  auto functions = Get<json::Array>(raw, "functions");
-  if (functions.empty()) throw std::runtime_error("the bundle has no functions");
-  auto first = functions[0].try_cast<json::Object>();
-  if (!first.has_value()) throw std::runtime_error("the field 'functions' is of another type");
-  made.function = GetText(*first, "function");
-  made.inputs = Tensors(*first, "inputs", true);
-  made.outputs = Tensors(*first, "outputs", false);
+  json::Object function = FirstFunction(Get<json::Array>(raw, "functions"), entry);
+  made.function = GetText(function, "function");
+  made.inputs = Tensors(function, "inputs", true);
+  made.outputs = Tensors(function, "outputs", false);
   auto cpu = Get<json::Object>(raw, "cpu");
   made.cpu_model = GetText(cpu, "model");
   for (const ffi::Any& one : Get<json::Array>(cpu, "features")) {

@@ -23,15 +23,15 @@ struct TensorInfo {
 struct Manifest {
   std::string executable, digest;  // the shared library, and its SHA-256 in hex
   int threads = 1;
-  std::string function;  // the first one
+  std::string function;  // the first one of the entry
   std::vector<TensorInfo> inputs, outputs;
   std::vector<std::string> cpu_features;
   std::string cpu_model;
   std::map<std::string, std::string> libraries;  // name to version
 };
 
-// All of these throw std::runtime_error that names the field.
-Manifest ParseManifest(const std::string& text);
+// All of these throw std::runtime_error that names the field. An empty `entry` is that of the first function.
+Manifest ParseManifest(const std::string& text, const std::string& entry);
 tvm::ffi::json::Object ParseObject(const std::string& text, const std::string& what);
 
 template <typename T>

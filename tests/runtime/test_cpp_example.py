@@ -76,6 +76,16 @@ def test_the_example_serves_a_bundle(server, bundle, tmp_path):
     assert "pip install 'onnxruntime" in done.stderr
 
 
+def test_the_example_runs_the_named_entry(server, copy):
+    functions = json.loads((copy / "manifest.json").read_text())["functions"]
+    functions[1]["entry"] = "decoder"
+    write_manifest(copy, functions=functions)
+    done = _serve(server, copy, "--entry", "decoder")
+    assert "64 bytes  checksum 8" in done.stdout, done.stderr
+    assert "32 bytes  checksum 4" in _serve(server, copy, "--entry", "main").stdout
+    _refused(_serve(server, copy, "--entry", "other"), "no entry 'other', only main decoder")
+
+
 @pytest.fixture
 def copy(bundle, tmp_path):
     folder = tmp_path / "copy"
