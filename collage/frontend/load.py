@@ -267,6 +267,7 @@ def _how_to_bind(unbound: Sequence[onnx.ValueInfoProto], owner: str) -> str:
         )
     lines += [f"  or --dim {owner}{name}=..." for name in names]
     lines.append("(replace each ? by a number; repeat with other shapes for several shape sets)")
+    lines.append("  or --samples PATH: real inputs, which have shapes")
     return "\n".join(lines)
 
 

@@ -53,6 +53,7 @@ class Function:
         sample_sets: the user's sample sets of this function: arrays by input name; an input without a
             value is generated. Not in the simplified file.
         settings: the user's literal values by input name, for sample sets and generated inputs.
+        origin: SHA-256 of the model's original files, where there are samples; "" without.
         bodies: bodies of the control-flow nodes, where they are functions (`frontend.bodies`).
     """
 
@@ -67,6 +68,7 @@ class Function:
     value_types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     sample_sets: Sequence[Mapping[str, np.ndarray]] = ()
     settings: Mapping[str, np.ndarray] = field(default_factory=dict)
+    origin: str = ""
     bodies: tuple["Body", ...] = ()
 
     def type_of(self, value: str) -> TensorType | OpenType:
@@ -81,9 +83,9 @@ class Function:
 
     @cached_property
     def sample_digest(self) -> str:
-        """SHA-256 of the user's values that are measured: the first set and the settings; "" without."""
+        """SHA-256 of the model and of the measured values: the first set and the settings; "" without."""
         measured = {**(self.sample_sets[0] if self.sample_sets else {}), **self.settings}
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.origin.encode())
         for name, array in sorted(measured.items()):
             digest.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
             digest.update(np.ascontiguousarray(array).tobytes())

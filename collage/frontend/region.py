@@ -187,11 +187,13 @@ def _inline(
 def region_digest(function: Function, nodes: IndexSet) -> str:
     """Return the SHA-256 of the region's structure; see `collage.frontend.digest`.
 
-    Where the user's samples decide how much the region computes, they are a part of the digest.
+    Where the user's samples decide how much the region computes, they are a part of the digest, with the
+    model and the place in it, since these decide the values that the region reads.
     """
     digest = function.digests.of(nodes)
     if function.has_samples and cost_depends_on_values(function.graph, function.onnx_nodes, nodes):
-        return hashlib.sha256(f"{digest} sample {function.sample_digest}".encode()).hexdigest()
+        text = f"{digest} {nodes:x} {function.name} {function.sample_digest}"
+        return hashlib.sha256(text.encode()).hexdigest()
     return digest
 
 

@@ -87,15 +87,25 @@ def with_samples(model: Model, samples: UserSamples) -> Model:
         fitting[function.name].append(_converted_all(function, arrays))
     return replace(
         model,
+        notes=(*model.notes, _note(samples)),
         functions=tuple(
             replace(
                 function,
                 sample_sets=tuple(fitting[function.name]),
                 settings=_converted_all(function, samples.settings),
+                origin=model.sha256,
             )
             for function in model.functions
         ),
     )
+
+
+def _note(samples: UserSamples) -> str:
+    """Name what was given, without values."""
+    count = len(samples.sets)
+    sets = f"{count} sample set{'s' if count > 1 else ''}" if count else ""
+    settings = f"values of {', '.join(sorted(samples.settings))}" if samples.settings else ""
+    return f"measured and judged on the user's {' and '.join(filter(None, (sets, settings)))}"
 
 
 def _function_of(model: Model, arrays: Arrays, position: int) -> Function:

@@ -26,8 +26,8 @@ from collage.backends.cpu.control_flow.body_plans import (
 from collage.errors import BackendError, ModelError, SearchError
 from collage.frontend import Function, Model
 from collage.frontend.model import Body
-from collage.frontend.onnxruntime_session import first_line
 from collage.frontend.region import region_digest
+from collage.masking import mask_numbers
 from collage.options import Precision
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans
@@ -72,8 +72,9 @@ class BodyPartitioner:
                 self._partition_node(function, node, bodies, reference_dir)
             except (ModelError, SearchError, BackendError) as error:
                 op = function.graph.nodes[node]
+                reason = mask_numbers(error.reason.splitlines()[0])
                 self.context.notes.append(
-                    f"{op.name} ({op.op}) stays whole: its body has no plan of its own: {first_line(error)}"
+                    f"{op.name} ({op.op}) stays whole: its body has no plan of its own: {reason}"
                 )
 
     def _partition_node(

@@ -143,16 +143,26 @@ def _answer(question: Question) -> Mapping[str, Any]:
     )
     try:
         sets = input_sets(function, question["seed"])
-        if question["generates_golden"]:
-            sets.append(random_inputs(function, question["seed"]))
         save_reference(reference_values(function, sets[0]), folder)
         for number, inputs in enumerate(sets):
-            save_reference(inputs, folder / f"{_INPUTS}-{number}")
-            expected = _original_outputs(question, function, inputs)
-            save_reference(expected, folder / f"{_EXPECTED}-{number}")
+            _save_set(question, function, inputs, number)
+        if question["generates_golden"]:
+            without_samples = replace(function, sample_sets=())
+            inputs = random_inputs(without_samples, question["seed"])
+            _save_set(question, without_samples, inputs, len(sets))
     except ModelError as error:
         raise ModelError(f"{question['path']}: {error}") from error
     return {}
+
+
+def _save_set(
+    question: Question, function: Function, inputs: Mapping[str, np.ndarray], number: int
+) -> None:
+    """Write a set of inputs with the original model's outputs."""
+    folder = Path(question["folder"])
+    save_reference(inputs, folder / f"{_INPUTS}-{number}")
+    expected = _original_outputs(question, function, inputs)
+    save_reference(expected, folder / f"{_EXPECTED}-{number}")
 
 
 def _original_outputs(

@@ -126,6 +126,13 @@ class FakeKernelBuilder:
     def _raising(self, x, y, work):
         raise RuntimeError("first line\nthe vendor's last words")
 
+    def _printing(self, x, y, work):
+        raise IndexError("Gather_7: idx=131072 must be within [-100,99]")
+
+    def _printing_abort(self, x, y, work):
+        os.write(2, b"Check failed: idx < size (131072 vs. 100)\n")
+        os.abort()
+
     def _segfault(self, x, y, work):
         os.kill(os.getpid(), signal.SIGSEGV)
 

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import numpy_helper
+from onnx.helper import make_graph, make_tensor_value_info
 from onnx.helper import make_node as node
 
 import collage
@@ -162,4 +164,68 @@ def test_a_sample_of_another_shape_is_refused(tmp_path):
             path,
             options(tmp_path, samples={"x": floats(3, 8), "shape": [5, 5]}),
             output=tmp_path / "bundle",
+        )
+
+
+def recurrent(rate):
+    """Return a branch with a recurrent layer whose width belongs to a sampling rate."""
+    width = rate // 1000
+    return make_graph(
+        [
+            node("Slice", ["input", "zero", f"width_{rate}", "one"], ["part"]),
+            node("Unsqueeze", ["part", "zero"], ["sequence"]),
+            node(
+                "LSTM",
+                ["sequence", f"w_{rate}", "r", "", "", "state", "state"],
+                ["ys", "h", "c"],
+                hidden_size=4,
+            ),
+            node("Squeeze", ["ys", "zero"], ["output"]),
+        ],
+        f"rate_{rate}",
+        [],
+        [make_tensor_value_info("output", 1, None), make_tensor_value_info("h", 1, None)],
+        [
+            numpy_helper.from_array(floats(1, 16, width, seed=rate), f"w_{rate}"),
+            numpy_helper.from_array(np.int64([width]), f"width_{rate}"),
+        ],
+    )
+
+
+def speech_detector(folder):
+    """Write a model with the traits of speech detectors: a scalar chooses a branch, state is fed back."""
+    document = model(
+        [
+            node("Equal", ["sr", "rate"], ["is_high"]),
+            node(
+                "If", ["is_high"], ["output", "state_out"],
+                then_branch=recurrent(16000), else_branch=recurrent(8000),
+            ),
+        ],
+        {"input": ("float32", (None, None)), "state": ("float32", (1, None, 4)), "sr": ("int64", ())},
+        ["output", "state_out"],
+        {
+            "rate": np.int64(16000), "zero": np.int64([0]), "one": np.int64([1]),
+            "r": floats(1, 16, 4),
+        },
+    )  # fmt: skip
+    return save(document, folder)
+
+
+@pytest.mark.full
+def test_a_speech_detector_compiles_for_its_sampling_rate(tmp_path):
+    path = speech_detector(tmp_path)
+    np.savez(tmp_path / "speech.npz", input=floats(1, 32), state=np.zeros((1, 1, 4), np.float32))
+    chosen = options(tmp_path, samples=tmp_path / "speech.npz", inputs={"sr": 16000})
+    collage.compile(path, chosen, output=tmp_path / "bundle")
+    loaded = collage.load(tmp_path / "bundle")
+    loaded.check()
+    for rate in (16000, 8000):
+        feed = {
+            "input": floats(1, 32, seed=3),
+            "state": floats(1, 1, 4, seed=4),
+            "sr": np.array(rate),
+        }
+        np.testing.assert_allclose(
+            loaded.run(feed)["output"], original(path, feed), rtol=1e-4, atol=1e-5
         )

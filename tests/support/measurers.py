@@ -18,13 +18,15 @@ FAULTS = {
     "in_place": "overwrites its input 0",
     "forgetful": "when called repeatedly",
     "raising": "RuntimeError: the vendor's last words",
+    "printing": "IndexError: Gather_7: idx=# must be within [#,#]",
+    "printing_abort": "crashed: SIGABRT: Check failed: idx < size (# vs. #)",
     "segfault": "crashed: SIGSEGV",
     "abort": "crashed: SIGABRT: terminate called after throwing",
     "exiting": "crashed: exit code 3",
     "hang": "timed out after 4 s",
     "hungry": "needs more than 0.25 GiB of memory",
 }
-"""Expected reasons of faulty kernels, by backend."""
+"""Expected reasons of faulty kernels, by backend; numbers that a run prints may be a user's samples."""
 HOSTILE = {
     "sharing": "needs more than 0.25 GiB of memory",
     "filing": "needs more than 0.25 GiB of memory",
