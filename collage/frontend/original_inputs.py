@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from collage.errors import DimensionError
+from collage.errors import DimensionError, OptionError
+from collage.frontend.samples import converted
+from collage.graph.dataflow import TensorType
 from collage.runtime.arrays import numpy_dtype
 from collage.runtime.fallback import ModelValue
 from collage.runtime.value_types import STRING, Kind, ValueType
@@ -37,6 +39,35 @@ def draw_values(
     }
 
 
+def typed_values(
+    inputs: tuple[ModelValue, ...], values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the user's values with the types of the model's inputs.
+
+    Raises:
+        OptionError: an unknown input, one that is no tensor, or a value that does not fit.
+    """
+    declared = {value.name: value for value in inputs}
+    return {name: _typed(name, array, declared) for name, array in values.items()}
+
+
+def _typed(name: str, array: np.ndarray, declared: Mapping[str, ModelValue]) -> np.ndarray:
+    value = declared.get(name)
+    if value is None:
+        known = ", ".join(declared) or "none"
+        raise OptionError(
+            f"the samples have a value of {name!r}, and the model has no such input; its inputs are {known}"
+        )
+    if value.type.kind is not Kind.TENSOR:
+        raise OptionError(f"{value} is no tensor, and samples are tensors; leave it out")
+    shape = array.shape if array.ndim else _shape(value, None)
+    if value.type.dtype != STRING:
+        return converted(name, array, TensorType(_shape(value, shape), value.type.dtype))
+    if array.dtype.kind != "U":
+        raise OptionError(f"input {name} holds strings, and its sample {array.dtype}")
+    return np.broadcast_to(array, _shape(value, shape)).astype(object)
+
+
 def _shape(value: ModelValue, bound: tuple[int, ...] | None) -> tuple[int, ...]:
     declared = value.shape or ()
     if bound is None:
@@ -47,7 +78,7 @@ def _shape(value: ModelValue, bound: tuple[int, ...] | None) -> tuple[int, ...]:
     )
     if not fits:
         raise DimensionError(
-            f"--shape binds {value.name!r} to {list(bound)}, and the model has {value}; give such a shape"
+            f"the shape binds {value.name!r} to {list(bound)}, and the model has {value}; give such a shape"
         )
     return bound
 

@@ -10,13 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from collage.bundle.manifest import FunctionGateEntry, MeasuredLatency
 from collage.bundle.publish import BundledFallback, BundleMetadata, publish
 from collage.entries import ModelEntry
 from collage.errors import ModelError
 from collage.frontend import Model
+from collage.frontend.input_names import input_names
 from collage.frontend.original_file import write_original
 from collage.frontend.original_interface import OriginalInterface
+from collage.frontend.sample_files import read_samples
+from collage.frontend.samples import named_samples
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.report.build import environment_facts
@@ -84,6 +89,7 @@ def compile_original(
             files,
             {name: shape for shapes in options.shapes[:1] for name, shape in shapes.items()},
             options.seed,
+            values=_values(entry.path, options),
             threads=context.threads,
             work_dir=folder,
         )
@@ -134,6 +140,14 @@ def publish_originals(
         },
     )
     return report.summary
+
+
+def _values(path: Path, options: Options) -> dict[str, np.ndarray]:
+    """Return the user's values for the golden data: the first sample set, unless they are generated."""
+    samples = read_samples(options.samples, options.inputs)
+    sets = named_samples(samples, input_names(path)).sets if samples else ()
+    first = sets[0] if sets and options.golden == "samples" else {}
+    return {**first, **samples.settings}
 
 
 def with_originals(report: ReportData, originals: Sequence[OriginalEntry]) -> ReportData:

@@ -18,8 +18,9 @@ import numpy as np
 from collage.errors import InputError, ModelError
 from collage.frontend.isolated_import import file_allowance
 from collage.frontend.limited_process import Question, answer_limited, ask_limited
-from collage.frontend.original_inputs import draw_values
+from collage.frontend.original_inputs import draw_values, typed_values
 from collage.frontend.original_interface import read_interface
+from collage.masking import mask_numbers
 from collage.runtime.arrays import load_arrays, save_arrays
 from collage.runtime.bundle_folder import BundleFolder
 from collage.runtime.fallback import Fallback, ModelValue
@@ -30,7 +31,7 @@ from collage.store.blobs import digest_of
 
 TIMED_S = 0.5
 """Time of the calls for the latency, in seconds."""
-_GOLDEN = "original-golden.npz"
+_GOLDEN, _VALUES = "original-golden.npz", "original-values.npz"
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,17 @@ def run_original(
     shapes: Mapping[str, tuple[int, ...]],
     seed: int,
     *,
+    values: Mapping[str, np.ndarray],
     threads: int,
     work_dir: Path,
 ) -> OriginalRun:
-    """Run the model in ONNX Runtime on drawn inputs.
+    """Run the model in ONNX Runtime on the user's values, and on drawn inputs beside them.
 
     Args:
         files: the ONNX file and its external data, in one folder.
         shapes: shapes of inputs, by name; other open dimensions are 1.
-        seed: seed of the inputs.
+        seed: seed of the drawn inputs.
+        values: values of tensors by input name.
         threads: number of threads.
         work_dir: folder for the results.
 
@@ -76,6 +79,7 @@ def run_original(
         "threads": threads,
         "folder": os.path.abspath(work_dir),
     }
+    save_arrays(work_dir / _VALUES, values)
     answer = ask_limited(__name__, question, file_allowance(files[0]), files[0], folder=work_dir)
     golden = load_arrays(work_dir / _GOLDEN)
     return OriginalRun(golden, float(answer["latency_s"]), bool(answer["deterministic"]))
@@ -93,7 +97,11 @@ def _answer(question: Question) -> Mapping[str, Any]:
         weights=weights[0].name if weights else "",
     )
     shapes = {name: tuple(shape) for name, shape in question["shapes"].items()}
-    inputs = draw_values(interface.inputs, shapes, question["seed"])
+    values = load_arrays(Path(question["folder"]) / _VALUES)
+    inputs = {
+        **draw_values(interface.inputs, shapes, question["seed"]),
+        **typed_values(interface.inputs, values),
+    }
     folder = BundleFolder(file.parent)
     verified = {
         name: folder.open_verified(name, digest_of(file.parent / name)) for name in fallback.files
@@ -102,8 +110,11 @@ def _answer(question: Question) -> Mapping[str, Any]:
     try:
         first, second = (_arrays("output", fallback.outputs, session.run(inputs)) for _ in range(2))
     except InputError as error:
+        source = "the samples" if values else "generated inputs"
+        reason = mask_numbers(str(error)) if values else str(error)
         raise ModelError(
-            f"{file}: ONNX Runtime cannot run the model on generated inputs: {error}"
+            f"{file}: ONNX Runtime cannot run the model on {source}: {reason}; give inputs that it accepts "
+            "with --samples or --input"
         ) from error
     golden = _arrays("input", fallback.inputs, inputs) | first
     save_arrays(Path(question["folder"]) / _GOLDEN, golden)

@@ -126,3 +126,28 @@ def test_a_text_model_is_an_entry_beside_a_compiled_one(tmp_path):
     both = {name: files[name] for name in ("text", "more")}
     compiled(both, tmp_path / "texts", shapes=({"text/x": (2,)},))
     assert collage.load(tmp_path / "texts").entries == ("text", "more")
+
+
+def golden(bundle):
+    with np.load(bundle / "golden.npz", allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def test_golden_data_of_a_text_model_are_the_samples(tmp_path):
+    file = original_models.text_model(tmp_path / "text.onnx")
+    sets = [{"x": np.array(["a secret", "b"])}, {"x": np.array(["c"])}]
+    compiled(file, tmp_path / "bundle", samples=sets)
+    texts = {name: value.tolist() for name, value in golden(tmp_path / "bundle").items()}
+    assert ["a secret", "b"] in texts.values()
+    collage.load(tmp_path / "bundle").check()
+    compiled(file, tmp_path / "generated", samples=sets, golden="generated", shapes=({"x": (2,)},))
+    generated = golden(tmp_path / "generated").values()
+    assert not any("a secret" in str(value.tolist()) for value in generated)
+
+
+def test_samples_of_another_type_are_refused(tmp_path):
+    file = original_models.text_model(tmp_path / "text.onnx")
+    with pytest.raises(
+        collage.errors.InputError, match="input x holds strings, and its sample float"
+    ):
+        compiled(file, tmp_path / "bundle", samples={"x": np.zeros(2)})
