@@ -40,25 +40,36 @@ def _named(arrays: Arrays, names: Sequence[str]) -> Arrays:
 
 
 def shape_sets(samples: UserSamples, shapes: Sequence[ShapeSet]) -> tuple[ShapeSet, ...]:
-    """Return the shape sets of the functions: `shapes`, else those of the samples.
+    """Return the shape sets of the functions: `shapes`, with what they leave open from the samples.
 
     >>> x, y = np.zeros((1, 8)), np.zeros((2, 8))
     >>> shape_sets(UserSamples(({"x": x}, {"x": y}, {"x": x})), ())
     ({'x': (1, 8)}, {'x': (2, 8)})
+    >>> shape_sets(UserSamples(({"x": x, "m": y},)), [{"x": (1, 8)}])
+    ({'x': (1, 8), 'm': (2, 8)},)
     """
-    if shapes:
-        return tuple(shapes)
     common = _shapes_of(samples.settings)
     groups: list[dict[str, tuple[int, ...]]] = []
     for arrays in samples.sets:
         own = {**_shapes_of(arrays), **common}
-        for group in groups:
-            if all(group.get(name, shape) == shape for name, shape in own.items()):
-                group.update(own)
-                break
-        else:
+        group = next((group for group in groups if _agree(group, own)), None)
+        if group is None:
             groups.append(own)
-    return tuple(groups or ([common] if common else ()))
+        else:
+            group.update(own)
+    groups = groups or ([common] if common else [])
+    if not shapes:
+        return tuple(groups)
+    completed: list[ShapeSet] = []
+    for written in shapes:
+        fitting = [{**written, **group} for group in groups if _agree(written, group)]
+        completed += fitting or [written]
+    return tuple(completed)
+
+
+def _agree(shapes: ShapeSet, others: ShapeSet) -> bool:
+    """Tell whether the shapes of all common inputs are equal."""
+    return all(shapes.get(name, shape) == shape for name, shape in others.items())
 
 
 def _shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from onnx.helper import make_node as node
 
 from collage.cluster.exit_codes import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
 from collage.cluster.kernel_records import KernelIndex
@@ -18,6 +19,7 @@ from collage.cluster.shards import Batch, ShardRequest
 from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
+from collage.frontend.sample_files import NO_SAMPLES, read_samples
 from collage.measure.cost_key import CostKeys
 from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.compile_service import node_information
@@ -27,6 +29,7 @@ from collage.runtime.target import Target
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from collage.store.gc import collect_garbage
+from tests.frontend.build import floats, model, save
 from tests.servers.played_pod import ROOT
 from tests.support.costs import KEYS, cost_lines
 from tests.support.models import small_model
@@ -43,11 +46,16 @@ def store(tmp_path_factory):
 def batch(store, tmp_path_factory):
     """All candidates of a small model on two backends, in one shard."""
     folder = tmp_path_factory.mktemp("model")
-    model = small_model(folder / "small.onnx")
+    return batch_of(store, small_model(folder / "small.onnx"), folder)
+
+
+def batch_of(store, model, folder, samples=NO_SAMPLES):
+    """Return all candidates of a model on two backends: six in the first shard, all in the second."""
     options = RequestOptions(backends=("onnxruntime", "onednn"))
-    request = submit(store, model, options=options)
+    request = submit(store, model, options=options, samples=samples)
     facts = node_information(request)
-    with open_compile_context(request.compile_options(store.url, folder / "cache")) as context:
+    chosen = request.compile_options(store.url, folder / "cache", samples)
+    with open_compile_context(chosen) as context:
         function = imported(model, context).functions[0]
         sweep = model_sweep(function, Target.CPU, facts.cache_bytes)
         key = CostKeys([function], context.backends, facts.environment, sweep)
@@ -85,6 +93,20 @@ def test_a_repeated_shard_measures_nothing(store, batch, tmp_path):
     assert measure_shard(store.url, digest, 0, tmp_path / "a").startswith("6 measured, 0 known")
     assert {request.key for request in batch.shards[0]} <= set(costs(store, batch))
     assert measure_shard(store.url, digest, 0, tmp_path / "b").startswith("0 measured, 6 known")
+
+
+def test_a_pod_measures_on_the_samples_of_the_request(store, tmp_path):
+    """Its costs of the operators behind the setting have the keys of the controller's samples."""
+    document = model(
+        [node("Relu", ["x"], ["r"]), node("Reshape", ["r", "shape"], ["y"])],
+        {"x": ("float32", ("rows", 8)), "shape": ("int64", (2,))},
+        ["y"],
+    )
+    samples = read_samples([{"x": floats(3, 8)}], {"shape": [4, -1]})
+    sampled_batch = batch_of(store, save(document, tmp_path), tmp_path, samples)
+    said = measure_shard(store.url, written(store, sampled_batch), 1, tmp_path / "pod")
+    assert " 0 invalid" in said
+    assert {request.key for request in sampled_batch.shards[1]} <= set(costs(store, sampled_batch))
 
 
 def test_a_shard_with_stored_kernels_needs_no_build(store, batch, tmp_path):

@@ -129,6 +129,15 @@ def test_written_shapes_precede_those_of_samples(tmp_path):
         imported_with(samples, gather(), tmp_path, shapes=[{"ids": (1, 4)}])
 
 
+def test_samples_bind_what_written_shapes_leave_open():
+    x, y = np.zeros((1, 2)), np.zeros(3)
+    samples = UserSamples(({"x": x, "y": y}, {"x": x, "y": np.zeros(4)}))
+    assert shape_sets(samples, [{"x": (1, 2)}]) == (
+        {"x": (1, 2), "y": (3,)}, {"x": (1, 2), "y": (4,)}
+    )  # fmt: skip
+    assert shape_sets(samples, [{"x": (7, 2)}]) == ({"x": (7, 2)},)
+
+
 def test_an_unknown_input_is_named(tmp_path):
     with pytest.raises(DimensionError, match="no input 'idz'; inputs: factor, ids"):
         imported_with(read({"idz": np.zeros((1, 8))}), gather(), tmp_path)
