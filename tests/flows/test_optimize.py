@@ -4,11 +4,10 @@ import json
 import re
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from collage.errors import GateError, MeasureError, ModelError, StoreError, UnprovenError
-from collage.registry import VersionStatus, open_registry
+from collage.registry import VersionStatus
 from collage.runtime.signature import trusted_keys
 from collage.store import open_store
 from collage.store.alias_counters import Verification
@@ -66,23 +65,6 @@ def test_every_environment_gets_a_bundle_and_an_alias(service, registry, setting
     assert status.status == "optimized"
     assert status.speedup == 1.25
     assert {pair.partition("=")[0] for pair in status.environment.split(",")} == {"a", "b"}
-
-
-def test_requests_have_the_samples_of_the_registry(service, settings, tmp_path):
-    files = {"model.onnx": small_model(tmp_path / "small.onnx", dynamic=True)}
-    for side in (24, 16):
-        files[f"samples-{side}.npz"] = tmp_path / f"{side}.npz"
-        np.savez(files[f"samples-{side}.npz"], x=np.zeros((1, 3, side, side), np.float32))
-    own = open_registry(settings.registry)
-    own.set_alias(own.add("small", "1", files))
-    state = optimize("small", "1", ["a"])
-    assert state.is_completed(), state
-    request = service.requests[-1]
-    assert len(request.samples) == 2
-    assert request.options.shapes == ({"x": (1, 3, 16, 16)}, {"x": (1, 3, 24, 24)})
-    state = optimize("small", "1", ["a"], samples="samples-24.npz")
-    assert state.is_completed(), state
-    assert service.requests[-1].options.shapes == ({"x": (1, 3, 24, 24)},)
 
 
 def test_with_a_key_bundles_and_aliases_are_signed(
