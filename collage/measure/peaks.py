@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,12 +75,8 @@ def machine_peaks(environment: Environment, store_dir: Path, again: bool = True)
         MeasureError: the measuring process failed.
         StoreError: the store cannot be written.
     """
-    file = store_dir / "peaks" / f"{environment.digest}.json"
-    stored = None
-    with suppress(
-        OSError, ValueError, TypeError
-    ):  # a file that is absent or damaged is written anew
-        stored = Peaks(**json.loads(file.read_text()))
+    file = _peaks_file(environment, store_dir)
+    stored = stored_peaks(environment, store_dir)
     if stored and not again:
         return stored
     peaks = _measure_apart(environment)
@@ -94,6 +89,18 @@ def machine_peaks(environment: Environment, store_dir: Path, again: bool = True)
     except OSError as error:
         raise StoreError(f"the store cannot be written: {error.strerror}: {file}") from error
     return peaks
+
+
+def stored_peaks(environment: Environment, store_dir: Path) -> Peaks | None:
+    """Return the highest rates so far of an environment; None where the store has none, or a damaged file."""
+    try:
+        return Peaks(**json.loads(_peaks_file(environment, store_dir).read_text()))
+    except (OSError, ValueError, TypeError):  # measured anew
+        return None
+
+
+def _peaks_file(environment: Environment, store_dir: Path) -> Path:
+    return store_dir / "peaks" / f"{environment.digest}.json"
 
 
 def highest(first: Peaks, second: Peaks) -> Peaks:

@@ -21,12 +21,14 @@ from collage.measure.cost_key import launch_key
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest, OnCost, SearchMeasurer
 from collage.measure.messages import KernelFolder
+from collage.measure.peaks import stored_peaks
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.entry_import import import_entry
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.runtime.function_names import MAIN
 from collage.runtime.target import Target
+from collage.search.bounds import RooflineBounds
 from collage.search.enumeration import EnumeratedFunction, enumerate_function
 from collage.search.function_search import FunctionSearch, SearchLimits, search_function
 from collage.search.graph_launches import without_graphs
@@ -145,6 +147,7 @@ def search_with_measurements(
                     clock=lambda: time.monotonic() - measurer.waited_s,
                     batch=measurer.batch,
                     errors=_allowed_errors(enumerated.function, options),
+                    bounds=_known_bounds(enumerated.function, context),
                 ),
                 on_cost=on_cost,
                 launch_s=lambda: _launch_s(context),
@@ -167,6 +170,19 @@ def _launch_s(context: CompileContext) -> float:
     table = context.table.within(context.environment)
     cost = table.get(launch_key(context.environment))
     return cost.seconds if cost else 0.0
+
+
+def _known_bounds(function: Function, context: CompileContext) -> RooflineBounds | None:
+    """Return bounds by the stored rates of the measuring machine; None before they were measured."""
+    peaks = stored_peaks(context.environment, context.options.store_dir)
+    if peaks is None:
+        return None
+    return RooflineBounds(
+        function,
+        peaks,
+        algorithmic_savings={b.name for b in context.backends if b.algorithmic_savings},
+        bounds_flops=not context.options.target.is_gpu,
+    )
 
 
 def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:

@@ -11,6 +11,7 @@ from collage.frontend import Function, Model
 from collage.frontend.region import region_bytes_and_flops
 from collage.graph.dataflow import OpenType, TensorType
 from collage.graph.index_set import indices
+from collage.measure.device import capability_of
 from collage.measure.peaks import Peaks, highest
 from collage.report.candidate_listing import (
     CandidateListing,
@@ -27,6 +28,7 @@ from collage.report.data import (
     Latencies,
     MeasuredPlan,
     ModelFile,
+    Optimality,
     PeakRates,
     PlannedRegion,
     ReportData,
@@ -39,6 +41,7 @@ from collage.report.formatting import finite_or_none
 from collage.report.nan_treatment import nan_treatment
 from collage.report.precision import FunctionResult, PrecisionPermission, precision_result
 from collage.rules.rule import HOST
+from collage.search.bounds import RooflineBounds, bounded_optimum
 from collage.search.graph_launches import predicted_s
 from collage.verify.verdict import Verdict
 
@@ -69,7 +72,7 @@ def build_report(run: CompileFacts, results: Sequence[FunctionResult]) -> Report
     """Build the report of a compile."""
     peaks = _raised_peaks(run, results)
     return ReportData(
-        summary=_summary(run, results),
+        summary=_summary(run, results, peaks),
         model=", ".join(model.path.name for model in run.models),
         functions=tuple(_function(result, peaks) for result in results),
         environment=environment_facts(run.environment),
@@ -95,8 +98,11 @@ def _raised_peaks(run: CompileFacts, results: Sequence[FunctionResult]) -> Peaks
     return peaks
 
 
-def _summary(run: CompileFacts, results: Sequence[FunctionResult]) -> Summary:
-    functions = tuple(_function_summary(result) for result in results)
+def _summary(run: CompileFacts, results: Sequence[FunctionResult], peaks: Peaks) -> Summary:
+    functions = tuple(
+        _function_summary(result).model_copy(update={"optimality": _optimality(run, result, peaks)})
+        for result in results
+    )
     speedups = [summary.speedup_over_best for summary in functions]
     failed = [summary for summary in functions if summary.verdict is not Verdict.NOT_SLOWER]
     return Summary(
@@ -160,6 +166,21 @@ def _function_summary(result: FunctionResult) -> FunctionSummary:
         original=decision.chosen.original,
         deterministic=decision.golden is None or decision.golden.deterministic,
     )
+
+
+def _optimality(run: CompileFacts, result: FunctionResult, peaks: Peaks) -> Optimality | None:
+    """Bound the optimum of the additive model from below, by isolated costs."""
+    search = result.search
+    bounds = RooflineBounds(
+        search.enumerated.function,
+        peaks,
+        algorithmic_savings=run.algorithmic_savings,
+        bounds_flops=not capability_of(run.environment.driver),
+    )
+    optimum = bounded_optimum(search.enumerated.problem, search.lazy.costs, bounds)
+    if optimum is None:
+        return None
+    return Optimality(plan_s=optimum.plan_s, bound_s=optimum.bound_s, proven=optimum.is_proven)
 
 
 def _alone_s(result: FunctionResult) -> float | None:

@@ -101,6 +101,20 @@ class GateResult(_Frozen):
     reason: str = ""
 
 
+class Optimality(_Frozen):
+    """How far the best measured plan can be from the optimum, by isolated costs (`collage.search.bounds`).
+
+    Attributes:
+        plan_s: sum of costs of the best measured plan, in seconds.
+        bound_s: no plan of the candidates has a lower sum, in seconds; unmeasured ones have roofline bounds.
+        proven: True if the measured plan is the optimum.
+    """
+
+    plan_s: float
+    bound_s: float
+    proven: bool
+
+
 class FunctionSummary(_Frozen):
     """Results of one function (one shape set of an entry).
 
@@ -118,6 +132,7 @@ class FunctionSummary(_Frozen):
         ratios: time of the bundle over the time of each framework.
         original: framework for the original file as fallback; "" for a plan of regions.
         deterministic: True if repeated calls give equal outputs.
+        optimality: what the bounds of unmeasured candidates prove; None without a measured plan.
     """
 
     function: str
@@ -132,6 +147,7 @@ class FunctionSummary(_Frozen):
     ratios: dict[str, Ratio] = Field(default_factory=dict)
     original: str = ""
     deterministic: bool = True
+    optimality: Optimality | None = None
 
 
 class PrecisionResult(_Frozen):

@@ -12,6 +12,7 @@ from collage.report.formatting import (
     precision_text,
     printable,
 )
+from collage.report.summary_text import optimality_text
 
 REGION_HEADER = (
     "region",
@@ -35,6 +36,10 @@ def overview_text(plan: Overview) -> str:
         printable(plan.model),
         *map(_totals_text, plan.totals),
         aligned_table(REGION_HEADER, rows),
+    ]
+    parts += [
+        f"{printable(name)}: {optimality_text(optimality)}"
+        for name, optimality in plan.optimality.items()
     ]
     if plan.peaks:
         peaks = plan.peaks

@@ -8,7 +8,7 @@ documents of `--json`.
 
 from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from collage.errors import OptionError
 from collage.report.data import (
@@ -18,6 +18,7 @@ from collage.report.data import (
     GraphNode,
     MeasuredPlan,
     NodeRest,
+    Optimality,
     PeakRates,
     RegionReport,
     ReportData,
@@ -76,6 +77,7 @@ class Overview(_Frozen):
     totals: tuple[Totals, ...]
     regions: tuple[tuple[str, RegionReport], ...]
     peaks: PeakRates | None
+    optimality: dict[str, Optimality] = Field(default_factory=dict)
 
 
 class RegionChange(_Frozen):
@@ -105,6 +107,11 @@ def overview(data: ReportData) -> Overview:
         regions=tuple((function.name, region) for function in data.functions
                       for region in function.regions),
         peaks=data.peaks,
+        optimality={
+            function.function: function.optimality
+            for function in data.summary.functions
+            if function.optimality
+        },
     )  # fmt: skip
 
 

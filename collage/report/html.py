@@ -29,7 +29,7 @@ from collage.report.page_candidates import (
 )
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.page_regions import backend_table, region_table, roofline, timeline
-from collage.report.summary_text import speed_text, tuning_text
+from collage.report.summary_text import optimality_text, speed_text, tuning_text
 
 
 def render_html(data: ReportData) -> str:
@@ -107,6 +107,10 @@ def _heading(data: ReportData) -> str:
     cards = "".join(f'<div class="fact">{value}<span class="soft">{escaped(name)}</span></div>'
                     for name, value in facts)  # fmt: skip
     reason = f"<p>Gate: {escaped(gate.reason)}</p>\n" if gate.reason else ""
+    for function in summary.functions:
+        if text := optimality_text(function.optimality):
+            name = f"{function.function}, " if several else ""
+            reason += f"<p>Search: {escaped(name + text)}</p>\n"
     notes = "".join(f"<li>{escaped(note)}</li>" for note in data.notes)
     notes_section = f"<h3>Notes from the import</h3>\n<ul>{notes}</ul>\n" if notes else ""
     models = "".join(

@@ -1,6 +1,12 @@
 """The summary of a compile as aligned text for the terminal."""
 
-from collage.report.data import FunctionSummary, OtherShapesResult, Summary, TuningFacts
+from collage.report.data import (
+    FunctionSummary,
+    Optimality,
+    OtherShapesResult,
+    Summary,
+    TuningFacts,
+)
 from collage.report.formatting import aligned_table, duration, printable, size
 from collage.report.nan_treatment import nan_text
 
@@ -21,6 +27,7 @@ def format_summary(summary: Summary) -> str:
         *_verdict_facts(summary),
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, "
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
+        *_optimality_facts(summary),
         *_precision_facts(summary),
         *([("NaN", nan)] if (nan := nan_text(summary.plan)) else []),
         *([("tuning", tuning)] if (tuning := tuning_text(summary.tuning)) else []),
@@ -50,6 +57,28 @@ def _speed_facts(summary: Summary) -> list[tuple[str, str]]:
         for function in summary.functions
         if (change := speed_text(function.pace))
     ]
+
+
+def _optimality_facts(summary: Summary) -> list[tuple[str, str]]:
+    several = len(summary.functions) > 1
+    return [
+        ("search", f"{printable(function.function)}: {text}" if several else text)
+        for function in summary.functions
+        if (text := optimality_text(function.optimality))
+    ]
+
+
+def optimality_text(optimality: Optimality | None) -> str:
+    """Say what the search proves; "" without a measured plan."""
+    if optimality is None:
+        return ""
+    if optimality.proven or not optimality.plan_s:
+        return "proven: no plan of these candidates has a lower sum of costs"
+    possible = 1 - optimality.bound_s / optimality.plan_s
+    return (
+        f"not proven: the bounds of unmeasured candidates allow {duration(optimality.bound_s)}, "
+        f"{possible:.0%} below the best sum of costs"
+    )
 
 
 def _precision_facts(summary: Summary) -> list[tuple[str, str]]:

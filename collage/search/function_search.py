@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from collage.cost import Cost
 from collage.measure.measurement_request import Measurer, OnCost
 from collage.rules.rule import HOST
+from collage.search.bounds import LowerBounds
 from collage.search.coalescing import join_adjacent_regions
 from collage.search.enumeration import EnumeratedFunction
 from collage.search.estimate import AdditiveEstimator
@@ -66,6 +67,7 @@ class SearchLimits:
         clock: monotonic clock, in seconds.
         batch: smallest number of requests in one batch; default `MEASURE_BATCH`.
         errors: error budget of reduced options, for a share of the time budget; None without them.
+        bounds: lower bounds of unmeasured options; None without known rates of the machine.
     """
 
     plans: int
@@ -73,6 +75,7 @@ class SearchLimits:
     clock: Callable[[], float]
     batch: int = MEASURE_BATCH
     errors: ErrorBudget | None = None
+    bounds: LowerBounds | None = None
 
 
 def search_function(
@@ -125,6 +128,7 @@ def search_function(
         measure,
         costs=costs,
         estimator=AdditiveEstimator(problem),
+        bounds=limits.bounds,
         batch_size=limits.batch,
         budget=budget_until(1.0 if errors is None else FASTEST_SHARE),
     )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.cost.cost import Cost
+from collage.search.bounds import LowerBounds, NoBounds
 from collage.search.estimate import Estimator
 from collage.search.explain import weights_through
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
@@ -101,13 +102,17 @@ def search_lazily(
     measure: Measure,
     *,
     estimator: Estimator,
+    bounds: LowerBounds | None = None,
     costs: Costs | None = None,
     seeds: Sequence[Hashable] = (),
     batch_size: int = 1,
     budget: SearchBudget | None = None,
 ) -> LazyResult:
-    """Measure the options that can belong to the best plan, and return this plan; see `LazySearch`."""
-    search = LazySearch(problem, measure, costs or {}, estimator)
+    """Measure the options that can belong to the best plan, and return this plan; see `LazySearch`.
+
+    An estimate below a lower bound of `bounds` is raised to it; default None, no bounds.
+    """
+    search = LazySearch(problem, measure, costs or {}, estimator, bounds=bounds or NoBounds())
     return search.run(seeds, batch_size, budget or SearchBudget())
 
 
@@ -130,10 +135,17 @@ class LazySearch:
     """One lazy search: the state space, the known costs, and the estimator."""
 
     def __init__(
-        self, problem: Problem, measure: Measure, costs: Costs, estimator: Estimator
+        self,
+        problem: Problem,
+        measure: Measure,
+        costs: Costs,
+        estimator: Estimator,
+        *,
+        bounds: LowerBounds,
     ) -> None:
         self.problem = problem
         self.estimator = estimator
+        self.bounds = bounds
         self.costs = {key: cost for key, cost in costs.items() if not cost.is_unknown}
         self.rounds: list[Round] = []
         self.requested: set[Hashable] = set()
@@ -203,6 +215,7 @@ class LazySearch:
     def _observe(self, key: Hashable) -> None:
         for option in self.problem.options_of(key)[:1]:
             self.estimator.observe(option, self.costs[key])
+            self.bounds.observe(option, self.costs[key])
 
     def _refresh(self) -> None:
         """Recompute the least weights with measured costs only, and with estimates for unmeasured options."""
@@ -230,7 +243,7 @@ class LazySearch:
     def _optimistic_s(self, option: Option) -> float | None:
         if option.key in self.costs or option.key in self.requested:
             return None
-        return self.estimator.estimate(option)
+        return max(self.estimator.estimate(option), self.bounds.bound_s(option))
 
     def _best_weights(self) -> tuple[Weight | None, Weight | None]:
         if self._optimistic_remaining[0] is None:

@@ -7,7 +7,9 @@ import pytest
 from rich.console import Console
 
 from collage.backends.base import Availability
-from collage.report.data import CandidateCounts, Summary
+from collage.report.data import CandidateCounts, Optimality, Summary
+from collage.report.explain_text import overview_text
+from collage.report.explanation import overview
 from collage.report.html import render_html
 from collage.report.summary_text import format_summary
 from collage.report.terminal import TerminalProgress, print_backends
@@ -39,12 +41,12 @@ def test_the_keys_of_the_json_document(part):
     document = json.loads(sample_report().summary.to_json())
     assert list(document[part] if part else document) == KEYS[part]
     assert list(document["plan"][0]) == [
-        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error"
+        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error", "nan"
     ]  # fmt: skip
     (function,) = document["functions"]
     assert list(function) == [
         "function", "entry", "latency", "speedup_over_best", "predicted_s", "alone_s", "pace", "verdict",
-        "reason", "ratios", "original", "deterministic",
+        "reason", "ratios", "original", "deterministic", "optimality",
     ]  # fmt: skip
     assert list(function["latency"]) == ["collage_s", "baselines", "baseline_reasons"]
     assert function["latency"]["baselines"]["openvino"] is None
@@ -114,7 +116,10 @@ def test_the_summary_is_aligned():
         update={"collage_s": 0.0123, "baselines": {"openvino": None, "onnxruntime": 0.0161}}
     )
     (function,) = summary.functions
-    function = function.model_copy(update={"latency": latency, "speedup_over_best": 1.31})
+    optimality = Optimality(plan_s=0.012, bound_s=0.009, proven=False)
+    function = function.model_copy(
+        update={"latency": latency, "speedup_over_best": 1.31, "optimality": optimality}
+    )
     counts = CandidateCounts(enumerated=9, unique=8, measured=7, cached=1, invalid=0)
     plan = (*sample_report(blocks=1).summary.plan,)
     plan = tuple(
@@ -138,8 +143,25 @@ openvino        1      2    1.00 ms     8%
 
 gate        passed: 1.27 times as fast as onnxruntime; outputs equal
 candidates  9 found, 8 different, 7 measured, 1 cached, 0 invalid
+search      not proven: the bounds of unmeasured candidates allow 9.00 ms, 25% below the best sum of costs
 bundle      ch_PP-OCRv4_det.collage
 note        Loop_4 (Loop) stays whole: its body reads strings"""
+
+
+def test_a_proof_is_stated_wherever_results_are_read():
+    """In the summary, by `collage explain`, and on the page."""
+    report = sample_report()
+    (function,) = report.summary.functions
+    proven = Optimality(plan_s=1e-3, bound_s=1e-3, proven=True)
+    functions = (function.model_copy(update={"optimality": proven}),)
+    summary = report.summary.model_copy(update={"functions": functions})
+    report = report.model_copy(update={"summary": summary})
+    text = "proven: no plan of these candidates has a lower sum of costs"
+    assert f"\nsearch      {text}\n" in format_summary(summary)
+    assert f"main: {text}" in overview_text(overview(report))
+    assert f"<p>Search: {text}</p>" in render_html(report)
+    functions = (function.model_copy(update={"optimality": None}),)
+    assert "search" not in format_summary(summary.model_copy(update={"functions": functions}))
 
 
 def several_functions():
