@@ -29,6 +29,7 @@ from collage.backends.common.c_source import PROTECTED
 from collage.backends.common.tvm.target import host_target
 from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 from collage.errors import BackendError
+from collage.graph.index_set import first
 from collage.runtime.plugin import load_plugin
 from collage.runtime.target import Target
 
@@ -129,7 +130,7 @@ def _emit_kernel(planned: PlannedKernel, symbol: str, places: Places, callees: C
     match places.plugin_kernel(planned):
         case None:
             shape = places.function.graph.types[planned.outputs[0]].shape
-            call = relax.op.reshape(arguments[0], shape)
+            call = relax.op.reshape(arguments[0] if arguments else _weight(planned, places), shape)
         case PluginKernel(kind, blob, allocates):
             if symbol not in callees.modules:
                 create = tvm_ffi.get_global_func("collage.create_module")
@@ -154,6 +155,13 @@ def _emit_kernel(planned: PlannedKernel, symbol: str, places: Places, callees: C
         return
     for position, value in enumerate(planned.outputs):
         places.define(value, builder.emit(relax.TupleGetItem(variable, position)))
+
+
+def _weight(view: PlannedKernel, places: Places) -> relax.Expr:
+    """Return the weight that a view without an input reads."""
+    function = places.function
+    node = function.graph.nodes[first(view.nodes)]
+    return relax.const(tvm.runtime.tensor(function.weights[node.inputs[0]]))
 
 
 def _cause(error: Exception) -> str:
