@@ -147,6 +147,8 @@ class Backend(abc.ABC):
     """Variants with products in reduced precision ("bf16", "tf32"), by name. They are candidates only with
     the user's permission, on regions with a product, within the error budget."""
     _remote_identity: str = ""
+    draws_random_numbers: bool = False
+    """Whether random operators draw as in the original model: ONNX Runtime's generators."""
     graph_capturable: bool = True
     """Whether CUDA graphs may capture its kernels (`PluginKernel.graph_capturable`). In a plan with
     another kernel, the host launches every kernel."""

@@ -198,7 +198,7 @@ def _gate(function: str, decision: Decision) -> FunctionGateEntry:
         ratios={name: ratio_of(interval) for name, interval in decision.ratios.items()},
         verdict=decision.verdict,
         reason=decision.reason,
-        deterministic=decision.golden is None or decision.golden.deterministic,
+        deterministic=decision.is_deterministic,
     )
 
 

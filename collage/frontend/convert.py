@@ -20,6 +20,7 @@ from collage.frontend.model import RelaxNode
 from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnx_proto import ELEMENT_TYPES, STANDARD_DOMAINS, sub_graphs, tensor_type
 from collage.frontend.onnxruntime_session import first_line
+from collage.frontend.random_operators import draws
 from collage.graph.dataflow import TensorType
 
 if TYPE_CHECKING:
@@ -63,9 +64,15 @@ def single_node(
     weights: Mapping[str, np.ndarray],
     opset: int,
 ) -> SingleNode | None:
-    """Make the model of one standard node; None for a node with unknown types or with bodies."""
+    """Make the model of one standard node.
+
+    Returns:
+        None for a node with unknown types, with bodies, or that draws random numbers.
+    """
     values = [name for name in (*node.input, *node.output) if name]
     if node.domain not in STANDARD_DOMAINS or any(True for _ in sub_graphs(node)):
+        return None
+    if draws(node):
         return None
     if any(name not in types for name in values):
         return None

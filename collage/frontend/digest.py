@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from collage.frontend.onnx_proto import nodes_within, reads, sub_graphs
+from collage.frontend.random_operators import draws
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, indices
 
@@ -113,7 +114,8 @@ def _node_text(proto: onnx.NodeProto, node: Node) -> str:
         text = copy.SerializeToString(deterministic=True)
         attributes.append(hashlib.sha256(text).hexdigest() if len(text) > 256 else text.hex())
     output_flags = "".join("1" if name else "0" for name in proto.output)
-    return f"{node.op} {' '.join(attributes)} {output_flags}"
+    judged = " judged by moments" if draws(proto) else ""
+    return f"{node.op} {' '.join(attributes)} {output_flags}{judged}"
 
 
 def _weight_text(value: np.ndarray) -> str:

@@ -14,6 +14,7 @@ from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import ModelFiles, open_model
 from collage.frontend.onnx_proto import STANDARD_DOMAINS, all_nodes
 from collage.frontend.onnx_versions import make_readable
+from collage.frontend.training_dropout import lower_training_dropout
 
 UNNAMED = frozenset({"", "?", "*", "-1", "None", "none", "null"})
 """Placeholders for unnamed dimensions in exported models; two of them may differ."""
@@ -39,6 +40,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
     try:
         _normalise(model)
         lower_batch_statistics(model)
+        lower_training_dropout(model)
         make_readable(model)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error

@@ -18,7 +18,9 @@ import onnx
 
 from collage.frontend.digest import RegionDigests
 from collage.frontend.onnx_proto import open_type
+from collage.frontend.random_operators import drawing_nodes, drawn_values
 from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
+from collage.graph.index_set import IndexSet
 from collage.runtime.function_names import MAIN
 
 if TYPE_CHECKING:
@@ -90,6 +92,16 @@ class Function:
             digest.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest() if measured else ""
+
+    @cached_property
+    def drawing(self) -> IndexSet:
+        """Nodes that draw random numbers."""
+        return drawing_nodes(self)
+
+    @cached_property
+    def drawn_outputs(self) -> frozenset[str]:
+        """Outputs of the function that depend on a draw."""
+        return drawn_values(self.graph, self.drawing) & frozenset(self.graph.outputs)
 
     @cached_property
     def digests(self) -> RegionDigests:

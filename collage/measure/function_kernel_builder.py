@@ -123,6 +123,8 @@ class FunctionKernelBuilder:
             quantised=is_quantised(function.graph, work.nodes),
             allocates=allocates,
             reduced=work.variant in self._backends[work.backend].reduced,
+            draws=bool(work.nodes & function.drawing),
+            is_one_draw=work.nodes.bit_count() == 1,
             probabilities=frozenset(
                 place for place, name in enumerate(output_names) if name in certain
             ),

@@ -19,6 +19,7 @@ from collage.measure.edge_judgement import Judgement
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
+from collage.measure.random_outputs import random_difference
 from collage.measure.timing import Call
 from collage.runtime.arrays import as_array
 
@@ -33,6 +34,7 @@ class Prepared:
         expected: reference outputs.
         allocates: the kernel returns its outputs; `outputs` is empty.
         reduced: the kernel computes in reduced precision.
+        draws: the kernel draws random numbers.
         probabilities: positions of outputs with a scale of 1.
     """
 
@@ -44,6 +46,9 @@ class Prepared:
     quantised: bool = False
     allocates: bool = False
     reduced: bool = False
+    draws: bool = False
+    is_one_draw: bool = False
+    """The kernel does nothing but draw."""
     probabilities: frozenset[int] = frozenset()
     fetch: Callable[[], None] | None = None
     """Copies inputs and outputs back from the device into the arrays; None on the CPU."""
@@ -54,6 +59,9 @@ class Prepared:
 
     def judge(self, outputs: Sequence[np.ndarray]) -> tuple[str, float]:
         """Return the outputs' defect in words, or "", and the error of a reduced kernel, else 0."""
+        if self.draws:
+            reason = random_difference(self.expected, outputs, is_one_draw=self.is_one_draw)
+            return reason, 0.0
         if self.reduced:
             return reduced_difference(self.expected, outputs, self.probabilities)
         return difference(self.expected, outputs, quantised=self.quantised), 0.0

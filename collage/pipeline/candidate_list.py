@@ -18,6 +18,7 @@ from collage.graph.index_set import indices
 from collage.options import Options
 from collage.pipeline.entry_import import import_entries
 from collage.rules import Candidate, find_candidates, single_backend_partition
+from collage.rules.candidates import refusal
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _label(candidates: list[Candidate]) -> str:
 def _refused(function: Function, backend: Backend, covered: int) -> dict[str, tuple[str, ...]]:
     reasons: dict[str, list[str]] = {}
     for node in function.graph.nodes:
-        reason = backend.unsupported(function, node.index)
+        reason = refusal(backend, function, node.index)
         if reason and not covered >> node.index & 1:
             reasons.setdefault(reason, []).append(node.name)
     return {reason: tuple(names) for reason, names in sorted(reasons.items())}

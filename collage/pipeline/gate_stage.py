@@ -174,9 +174,12 @@ def profile_chosen(
 def _error_budget(
     function: Function, samples: Samples, context: CompileContext
 ) -> AccuracyBudget | None:
-    """Write the accuracy samples of plans in less than float32: the gate's inputs and further seeds."""
+    """Write the accuracy samples of plans in less than float32: the gate's inputs and further seeds.
+
+    Without them, or with outputs that depend on random numbers, the error of a plan cannot be told.
+    """
     options = context.options
-    if not options.may_reduce:
+    if not options.may_reduce or function.drawn_outputs:
         return None
     seeds = range(options.seed + 1, options.seed + 1 + MORE_SEEDS)
     further = [further_set.inputs for further_set in samples.further]

@@ -74,8 +74,9 @@ def sampled(model: Model, function: Function, context: CompileContext) -> Sample
 def enumerated_function(function: Function, context: CompileContext) -> EnumeratedFunction:
     """List the candidates of a function and count them."""
     with context.progress.stage("enumerate"), context.seconds.of("enumerate"):
+        may_reduce = context.options.may_reduce and not function.drawn_outputs
         enumerated = enumerate_function(
-            function, context.compatible_backends, may_reduce=context.options.may_reduce
+            function, context.compatible_backends, may_reduce=may_reduce
         )
     context.counts.enumerated += len(enumerated.candidates)
     context.counts.unique += len(enumerated.work)
@@ -186,7 +187,7 @@ def _known_bounds(function: Function, context: CompileContext) -> RooflineBounds
 
 
 def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
-    if not options.may_reduce:
+    if not options.may_reduce or function.drawn_outputs:
         return None
     inputs = input_sets(function, options.seed)[0]
     level = 0.5 * options.tolerance

@@ -164,7 +164,7 @@ def _function_summary(result: FunctionResult) -> FunctionSummary:
         reason=decision.reason,
         ratios={name: ratio_of(interval) for name, interval in decision.ratios.items()},
         original=decision.chosen.original,
-        deterministic=decision.golden is None or decision.golden.deterministic,
+        deterministic=decision.is_deterministic,
     )
 
 

@@ -3,6 +3,8 @@
 Where the user allows reduced precision, the backends' reduced variants follow, restricted to regions with a
 product: no other region gains from them.
 
+A node that draws random numbers has candidates of its own only, on backends that draw as the original does.
+
 The list always contains, for each backend, every supported single node (in its first variant) and its
 single-backend partition (the backend alone, the bar for every plan). Only views are left to the host: a
 kernel of views alone would be a view again. `Backend.rule` overrides the style's default for everything
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from collage.errors import OptionError
 from collage.graph.dataflow import DataflowGraph
+from collage.graph.dynamic_shape_groups import contract_groups
 from collage.graph.index_set import IndexSet, index_set, is_subset
 from collage.rules.backend_style import BackendStyle, style_partition, style_rule
 from collage.rules.base_rules import Host, Singles
@@ -59,6 +62,11 @@ class CandidateBackend(Protocol):
         """Labels of composites, each an implementation of certain regions."""
         ...
 
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Tell whether random operators draw as in the original model."""
+        ...
+
     def unsupported(self, function: "Function", node: int) -> str | None:
         """Return why `node` cannot run here, or None when it can."""
         ...
@@ -94,7 +102,7 @@ def find_candidates(
         supported = supported_nodes(function, backend)
         own_rule = backend.rule(function)
         rule = own_rule or style_rule(
-            backend.style, supported, functools.partial(backend.unsupported, function)
+            backend.style, supported, functools.partial(refusal, backend, function)
         )
         offers_reduced = may_reduce and not backend.reduced_reason()
         for variant in (*backend.variants, *(backend.reduced if offers_reduced else ())):
@@ -108,7 +116,7 @@ def find_candidates(
                 listed += style_partition(graph, backend.style, supported, spec)
             if variant in backend.reduced:
                 listed = [candidate for candidate in listed if candidate.inside & products]
-            candidates += listed
+            candidates += apart(listed, function, backend)
     kernels = [candidate for candidate in candidates if not is_subset(candidate.inside, views)]
     return sorted(unique([*host, *kernels]), key=lambda candidate: candidate.order)
 
@@ -130,8 +138,8 @@ def single_backend_partition(
     spec = PartitionSpec(backend.name, backend.variants[0] if variant is None else variant)
     rule = backend.rule(function)
     if rule is None:
-        return style_partition(graph, backend.style, supported, spec)
-    listed = rule.candidates(graph, spec)
+        return apart(style_partition(graph, backend.style, supported, spec), function, backend)
+    listed = apart(rule.candidates(graph, spec), function, backend)
     return greedy_partition(with_singles(listed, supported, graph, spec=spec))
 
 
@@ -178,7 +186,32 @@ def product_nodes(function: "Function") -> IndexSet:
 def supported_nodes(function: "Function", backend: CandidateBackend) -> IndexSet:
     """Return the nodes supported by the backend."""
     return index_set(
-        index
-        for index in range(len(function.graph))
-        if backend.unsupported(function, index) is None
+        index for index in range(len(function.graph)) if refusal(backend, function, index) is None
     )
+
+
+def refusal(backend: CandidateBackend, function: "Function", node: int) -> str | None:
+    """Return why the backend has no candidate with a node, None where it has."""
+    reason = backend.unsupported(function, node)
+    if reason is None and function.drawing >> node & 1 and not backend.draws_random_numbers:
+        operator = function.graph.nodes[node].op
+        return f"{operator} draws random numbers: only ONNX Runtime draws them as the original does"
+    return reason
+
+
+def apart(
+    listed: Sequence[Candidate], function: "Function", backend: CandidateBackend
+) -> list[Candidate]:
+    """Leave out candidates that join a draw with other nodes, and every draw of other backends.
+
+    Nodes that exchange values of data-dependent shape count as one node.
+    """
+    drawing = function.drawing
+    if not drawing:
+        return list(listed)
+    groups = set(contract_groups(function.graph)[1]) if backend.draws_random_numbers else set()
+    return [
+        candidate
+        for candidate in listed
+        if not candidate.inside & drawing or candidate.inside in groups
+    ]

@@ -11,7 +11,7 @@ from collage.frontend.region import region_digest, region_values
 from collage.graph.index_set import IndexSet, index_set
 from collage.measure.measurement_request import MeasurementRequest
 from collage.options import DEVICES
-from collage.rules.candidates import find_candidates
+from collage.rules.candidates import find_candidates, refusal
 from collage.rules.rule import HOST, Candidate
 from collage.search.problem import Option, Problem
 
@@ -138,7 +138,7 @@ def _require_cover(
             failure = f"no plan covers node {node.index} '{node.name}' ({node.op})"
             advice = _backend_advice(function, node.index, backends)
             reasons = [
-                f"  {backend.name}: {backend.unsupported(function, node.index)}"
+                f"  {backend.name}: {refusal(backend, function, node.index)}"
                 for backend in backends
             ]
             raise SearchError("\n".join((f"{failure}: no backend takes it; {advice}", *reasons)))
@@ -151,7 +151,7 @@ def _backend_advice(function: Function, node: int, chosen: Sequence[Backend]) ->
     supporting = [
         backend
         for backend in known_backends(None, device)
-        if backend.name not in chosen_names and backend.unsupported(function, node) is None
+        if backend.name not in chosen_names and refusal(backend, function, node) is None
     ]
     if not supporting:
         return f"no other backend for {device} does: replace this operator in the model"

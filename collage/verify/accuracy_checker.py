@@ -1,12 +1,13 @@
 """Accuracy of benchmark targets against the original model.
 
 A plan with regions in less than float32 must keep the error budget on every sample, other plans the
-tolerances of candidates. The original-file plan is right by definition. It runs twice to record its
-outputs, since a model may draw random numbers.
+tolerances of candidates. Outputs that depend on random numbers are compared by their moments
+(`drawn_outputs`). The original-file plan is right by definition. It runs twice to record its outputs, since a
+model may draw random numbers.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from collage.frontend.region import function_outputs_of
 from collage.graph.quantisation import is_quantised
 from collage.verify.accuracy_samples import Errors, beyond
 from collage.verify.benchmark_target import BenchmarkTarget
+from collage.verify.drawn_outputs import Moments, compare_moments, measure_moments
 from collage.verify.interleaved_benchmark import InterleavedBenchmark
 from collage.verify.numerics import compare_outputs
 from collage.verify.plan_executable import PlanExecutable, function_signature
@@ -59,6 +61,8 @@ class AccuracyChecker:
     errors: dict[str, Errors]
     samples: Path | None = None
     """Folder of the user's further samples, which judge every plan; None where there are none."""
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+    """Moments of the original's outputs that depend on random numbers, by name."""
 
     def target(self, plan: PlanExecutable) -> BenchmarkTarget:
         """Return the plan as a benchmark target."""
@@ -81,7 +85,8 @@ class AccuracyChecker:
                     return beyond(self.errors[plan.name], self.budget.tolerance)
             differences = self.differences(self.answers(plan.name))
             reasons = [f"{name}: {reason}" for name, reason in differences.items()]
-            return ", ".join(reasons) or self.wrong_on_samples(plan.name)
+            wrong = ", ".join(reasons) or self.wrong_on_samples(plan.name)
+            return wrong or self._wrong_moments(plan.name)
         except MeasureError as error:
             return str(error)
 
@@ -106,7 +111,12 @@ class AccuracyChecker:
         """
         softmax = function_outputs_of(self.function, frozenset({"Softmax"}))
         quantised = in_steps and is_quantised(self.function.graph)
-        checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
+        expected = {
+            name: value
+            for name, value in self.expected.items()
+            if name not in self.function.drawn_outputs
+        }
+        checks = compare_outputs(expected, actual, softmax, quantised=quantised)
         return {check.name: check.reason for check in checks if not check.passed}
 
     def wrong_on_samples(self, name: str) -> str:
@@ -116,6 +126,29 @@ class AccuracyChecker:
             MeasureError: its process ends.
         """
         return self.benchmark.differences(name, self.samples) if self.samples else ""
+
+    def _wrong_moments(self, name: str) -> str:
+        if not self.moments:
+            return ""
+        return compare_moments(self.moments, self.drawn_moments(name))
+
+    def drawn_moments(self, name: str) -> dict[str, Moments]:
+        """Run a target several times and return the moments of the outputs that depend on draws.
+
+        Raises:
+            MeasureError: its process ends.
+        """
+        names = [
+            output
+            for output in self.function.graph.outputs
+            if output in self.function.drawn_outputs
+        ]
+
+        def run() -> list[np.ndarray]:
+            answers = self.answers(name)
+            return [answers[output] for output in names]
+
+        return measure_moments(run, names) if names else {}
 
     def find_exempt(self, names: Set[str]) -> dict[str, str]:
         """Return the reasons of baselines that exceed the error budget and so do not count, by name."""

@@ -49,6 +49,7 @@ def write_samples(
         "probabilities": sorted(probability_outputs(function)),
         "softmax": sorted(function_outputs_of(function, frozenset({"Softmax"}))),
         "quantised": is_quantised(function.graph),
+        "drawn": sorted(function.drawn_outputs),
     }
     (folder / "outputs.json").write_text(json.dumps(facts))
     for number, inputs in enumerate(sets):
@@ -105,7 +106,7 @@ def differences(folder: Path, run: RunOn) -> str:
         reasons += [
             f"sample set {number + 1}, {check.name}: {check.reason}"
             for check in checks
-            if not check.passed
+            if not check.passed and check.name not in facts["drawn"]
         ]
     if not number:
         raise FileNotFoundError(f"there are no samples with expected outputs in {folder}")

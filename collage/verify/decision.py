@@ -45,6 +45,7 @@ class Decision:
         exempt: reasons of frameworks that do not count: beyond the error budget, or wrong numbers.
         finalists: names of the plans of the final round.
         golden: outputs of the original-file plan, where that ships; else None.
+        draws: whether outputs of the model depend on random numbers.
     """
 
     chosen: PlanExecutable
@@ -59,6 +60,12 @@ class Decision:
     exempt: Mapping[str, str] = field(default_factory=dict)
     finalists: tuple[str, ...] = ()
     golden: Golden | None = None
+    draws: bool = False
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether two calls give equal outputs."""
+        return not self.draws if self.golden is None else self.golden.deterministic
 
     @property
     def passed(self) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from collage.errors import GateError, MeasureError
 from collage.frontend import Function
 from collage.runtime.target import Target
 from collage.verify.accuracy_checker import AccuracyBudget, AccuracyChecker
@@ -30,6 +31,7 @@ from collage.verify.baselines import original_frameworks
 from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.comparison_rounds import ComparisonRounds, ProposePlans
 from collage.verify.decision import NO_ORIGINALS, Decision, OriginalPlans
+from collage.verify.drawn_outputs import Moments
 from collage.verify.interleaved_benchmark import InterleavedBenchmark, OnRound
 from collage.verify.original_choice import OriginalChoice
 from collage.verify.plan_choice import FinalRound, decide_on_plan, run_final_round
@@ -94,6 +96,8 @@ class Gate:
             if self.budget:
                 target = BenchmarkTarget("original", "original", self.model)
                 benchmark.write_expected(target, self.budget.samples)
+            if function.drawn_outputs and plans:
+                checker = replace(checker, moments=self._original_moments(checker))
             rounds = ComparisonRounds(benchmark, checker, self.on_round)
             rounds.run(plans, propose_plans)
             final = self._final_round(rounds, originals)
@@ -107,6 +111,18 @@ class Gate:
             original = None if final.passed else choice.decide(final)
             decision = original or decide_on_plan(final, rounds, self._frameworks)
         return self._completed(decision, final, rounds)
+
+    def _original_moments(self, checker: AccuracyChecker) -> dict[str, Moments]:
+        """Return the moments of the original's random outputs. Raises GateError if it does not run."""
+        original = BenchmarkTarget("original", "original", self.model)
+        if refused := checker.benchmark.enter([original]):
+            raise GateError(f"the original model does not run: {refused[original.name]}")
+        try:
+            return checker.drawn_moments(original.name)
+        except MeasureError as error:
+            raise GateError(f"the original model does not run: {error}") from error
+        finally:
+            checker.benchmark.leave(original.name)
 
     def _final_round(self, rounds: ComparisonRounds, originals: OriginalPlans) -> FinalRound:
         return run_final_round(rounds, self._frameworks, originals.baselines, self.seconds_each)
@@ -128,6 +144,7 @@ class Gate:
             exempt=final.exempt,
             reason="; ".join(filter(None, (decision.reason, final.answers_note))),
             finalists=finalists,
+            draws=bool(rounds.checker.function.drawn_outputs),
         )
 
     @cached_property

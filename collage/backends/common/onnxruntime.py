@@ -25,6 +25,8 @@ from collage.runtime.plugin import library_reason, library_version
 
 log = logging.getLogger(__name__)
 
+_IDLE = "collage/idle"
+"""Operand and prefix of the results of idle nodes."""
 ONNXRUNTIME = "onnxruntime"
 """Name of the library, and kind of the plug-in's kernel."""
 
@@ -63,6 +65,27 @@ def onnxruntime_availability() -> Availability:
     return Availability("", {ONNXRUNTIME: library_version(ONNXRUNTIME)})
 
 
+def _with_own_draws(model: onnx.ModelProto, function: Function, nodes: IndexSet) -> onnx.ModelProto:
+    """Put idle nodes before a drawing node, as many as nodes of the function draw before it.
+
+    ONNX Runtime seeds a generator by the node's position in its graph: the same draw would come out of
+    every session that holds one node.
+    """
+    if not nodes & function.drawing:
+        return model
+    earlier = function.drawing & ((nodes & -nodes) - 1)
+    graph = model.graph
+    graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0), _IDLE))
+    idle = [
+        onnx.helper.make_node("Identity", [_IDLE], [f"{_IDLE}/{number}"])
+        for number in range(earlier.bit_count())
+    ]
+    drawing = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*idle, *drawing])
+    return model
+
+
 def cpu_session_kernel(
     function: Function, nodes: IndexSet, threads: int, optimisation: str = "all"
 ) -> PluginKernel:
@@ -77,7 +100,7 @@ def cpu_session_kernel(
     allocates = passes_on_dynamic_shape(function.graph, nodes)
     header: Header = {"graph_optimization_level": optimisation, "threads": threads}
     header = {**header, "allocates": 1} if allocates else header
-    model = region_onnx(function, nodes)
+    model = _with_own_draws(region_onnx(function, nodes), function, nodes)
     bodies = [body for node in model.graph.node for body in sub_graphs(node)]
     if bodies and not _opens(model, optimisation):
         _forget_dimensions(model)

@@ -32,6 +32,7 @@ class OnnxRuntimeBackend(Backend):
     name = "onnxruntime"
     style = BackendStyle.GRAPH
     variants = tuple(OPTIMISATION_LEVELS)
+    draws_random_numbers = True
 
     def availability(self) -> Availability:
         return onnxruntime_availability()
@@ -41,7 +42,9 @@ class OnnxRuntimeBackend(Backend):
 
     def rule(self, function: Function) -> PartitionRule:
         driven = index_set(body.node for body in function.bodies)
-        regions = ConvolutionVariants.of(function.graph, function.graph.everything)
+        regions = ConvolutionVariants.of(
+            function.graph, function.graph.everything & ~function.drawing
+        )
         return Union((regions, GroupParts(driven))) if driven else regions
 
     def compile(

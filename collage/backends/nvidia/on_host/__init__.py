@@ -62,6 +62,7 @@ class OnHostBackend(CudaBackend):
     style = BackendStyle.GRAPH
     needs = (CUDART,)
     kind = "on_host"
+    draws_random_numbers = True
     graph_capturable = False
 
     def runtime_requirements(self) -> tuple[Availability, ...]:
@@ -86,7 +87,7 @@ class OnHostBackend(CudaBackend):
         return f"a product of {flop / 1e6:.0f} MFLOP is far slower on the CPU"
 
     def rule(self, function: Function) -> PartitionRule:
-        return Primitive(HostRegions(self.supported_nodes(function)))
+        return Primitive(HostRegions(self.supported_nodes(function) & ~function.drawing))
 
     def compile(
         self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
