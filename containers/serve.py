@@ -35,7 +35,7 @@ from collage.store.bundles import fetch_bundle
 from containers.connections import ConnectionLimits, http_config
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
-from containers.serving.memory import Memory, request_costs
+from containers.serving.memory import OTHER_SHAPES_TIMES, Memory, request_costs
 from containers.serving.protocol import check_types
 from containers.serving.watchdog import Watchdog
 
@@ -149,7 +149,8 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
     first = load(folder, parsed.verify_key)
     refuse_unproven(first.manifest, f"the bundle {folder}")
-    check_types(first.signatures)
+    for entry in first.entries:
+        check_types(first.manifest.functions_of(entry))
     copies = [first, *(first.copy() for _ in range(1, parsed.threads))]
     checks_s = []
     for bundle in copies:
@@ -161,7 +162,9 @@ def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
 
 
 def _limits(engine: Engine, parsed: argparse.Namespace) -> Limits:
-    costs = request_costs(engine.signatures, parsed.max_body)
+    has_fallback = any(engine.fallback_of(entry) for entry in engine.entries)
+    times = OTHER_SHAPES_TIMES if has_fallback else 1
+    costs = request_costs(engine.signatures, parsed.max_body, times)
     largest = costs.largest(engine.signatures)
     memory_bytes = parsed.memory or max(DEFAULT_MEMORY, 2 * largest)
     if memory_bytes < largest:

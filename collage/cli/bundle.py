@@ -11,7 +11,7 @@ from collage.cli.arguments import Commands, add_command, print_result
 from collage.cli.signing import add_verify_options
 from collage.entries import find_entries
 from collage.errors import InputError, MeasureError, OptionError
-from collage.option_text import parse_duration
+from collage.option_text import parse_duration, parse_shapes
 from collage.runtime.arrays import restored, save_arrays
 from collage.runtime.function_names import fallback_name
 from collage.runtime.golden_values import to_arrays
@@ -40,6 +40,9 @@ def add_bundle_commands(commands: Commands) -> None:
                        help="benchmark time of one function (default 3s)")  # fmt: skip
     bench.add_argument("--model", action="append", default=[], metavar="FILE|ENTRY=FILE",
                        help="original ONNX file: compare with the frameworks, interleaved")  # fmt: skip
+    bench.add_argument("--shapes", action="append", default=[], metavar="INPUT=1,3,480",
+                       help="shapes to measure instead of the compiled ones, and the way that each takes; "
+                       "separate several inputs by ';'; repeat it for another set")  # fmt: skip
     bench.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -91,6 +94,8 @@ def _read_inputs(options: list[str]) -> dict[str, np.ndarray]:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.shapes:
+        return _bench_shapes(arguments)
     if not arguments.model:
         return _bench_alone(arguments)
     from collage.pipeline import compare_bundle
@@ -105,6 +110,32 @@ def _bench(arguments: argparse.Namespace) -> int:
         lines += [f"{name}:", *rows] if has_several else rows
     facts = {"functions": {name: facts for name, (facts, _) in comparisons.items()}}
     print_result(arguments.json, facts, "\n".join(lines))
+    return 0
+
+
+def _bench_shapes(arguments: argparse.Namespace) -> int:
+    from collage.runtime.loader import load
+    from collage.runtime.shape_benchmark import benchmark_shapes
+
+    if arguments.model:
+        raise OptionError("--shapes compares with the bundle's own fallback; leave --model out")
+    shape_sets = parse_shapes(arguments.shapes)
+    latencies = benchmark_shapes(load(arguments.bundle, warm=True), shape_sets, arguments.seconds)
+    facts, rows = [], []
+    for latency in latencies:
+        shapes = "  ".join(f"{name}: {list(shape)}" for name, shape in latency.shapes.items())
+        fallback_s = latency.fallback_seconds
+        beside = "" if fallback_s is None else f"   fallback {fallback_s * 1e3:.3f} ms"
+        rows.append(f"{shapes:<28}{latency.way:<10}{latency.seconds * 1e3:10.3f} ms{beside}")
+        facts.append(
+            {
+                "shapes": {name: list(shape) for name, shape in latency.shapes.items()},
+                "way": latency.way,
+                "seconds": latency.seconds,
+                "fallback_seconds": fallback_s,
+            }
+        )
+    print_result(arguments.json, {"shapes": facts}, "\n".join(rows))
     return 0
 
 

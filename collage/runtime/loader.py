@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 from zipfile import BadZipFile
 
 from collage.errors import BundleError, InputError
@@ -151,6 +152,16 @@ class LoadedBundle:
         """
         for original in self._originals.values():
             original.open()
+
+    def run_fallback(self, inputs: Mapping[str, object], entry: str = MAIN) -> Outputs:
+        """Compute the outputs by an entry's original model, whatever the shapes; uncounted.
+
+        Raises:
+            InputError: the entry has no fallback, or it refuses the inputs.
+        """
+        if entry not in self._originals:
+            raise InputError(f"the entry {entry!r} has no fallback; compile without --exact-only")
+        return cast(Outputs, self._originals[entry].run(inputs))
 
     def dispatch_counts(self, entry: str | None = None) -> DispatchCounts:
         """Return which way the calls of an entry took so far; None: of the only one."""

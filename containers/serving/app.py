@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from collage.errors import InputError
 from collage.logs import log_context
+from collage.runtime.fallback import Fallback
 from collage.runtime.manifest import Signature
 from containers.serving.engine import Engine, Executable, TooSlow
 from containers.serving.memory import (
@@ -74,6 +75,7 @@ class ServedModel:
     name: str
     entry: str
     signatures: tuple[Signature, ...]
+    fallback: Fallback | None = None
 
 
 def served_models(name: str, engine: Engine) -> dict[str, ServedModel]:
@@ -83,7 +85,12 @@ def served_models(name: str, engine: Engine) -> dict[str, ServedModel]:
     """
     several = len(engine.entries) > 1
     models = (
-        ServedModel(f"{name}.{entry}" if several else name, entry, engine.signatures_of(entry))
+        ServedModel(
+            f"{name}.{entry}" if several else name,
+            entry,
+            engine.signatures_of(entry),
+            engine.fallback_of(entry),
+        )
         for entry in engine.entries
     )
     return {model.name: model for model in models}
@@ -165,12 +172,15 @@ class Server:
             "memory_bytes": memory.size_bytes,
             "ready": int(not self._problem()),
         }
-        text = self._metrics.text(gauges)
+        ways = {model.name: self._engine.counts_of(model.entry) for model in self._models.values()}
+        text = self._metrics.text(gauges, ways)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _model(self, request: Request) -> Response:
         model = self._requested(request)
-        return JSONResponse(model_metadata(model.name, self.version, model.signatures))
+        return JSONResponse(
+            model_metadata(model.name, self.version, model.signatures, model.fallback)
+        )
 
     async def _model_ready(self, request: Request) -> Response:
         model = self._requested(request)

@@ -23,6 +23,8 @@ from typing import TypeVar
 import numpy as np
 
 from collage.errors import InputError
+from collage.runtime.dispatch import DispatchCounts
+from collage.runtime.fallback import Fallback
 from collage.runtime.loader import LoadedBundle
 from collage.runtime.manifest import Signature
 from containers.serving.memory import Overloaded
@@ -94,6 +96,14 @@ class Engine:
                 return executable
             self._free.put_nowait(executable)
         return None
+
+    def counts_of(self, entry: str) -> list[DispatchCounts]:
+        """Return the ways of an entry's calls so far, for each copy."""
+        return [executable.bundle.dispatch_counts(entry) for executable in self.executables]
+
+    def fallback_of(self, entry: str) -> Fallback | None:
+        """Return the original model for an entry's other shapes; None without."""
+        return self.executables[0].bundle.fallback(entry)
 
     def signatures_of(self, entry: str) -> tuple[Signature, ...]:
         """Return the signatures of an entry's functions."""

@@ -68,6 +68,10 @@ class Reservation:
         self.resize(0)
 
 
+OTHER_SHAPES_TIMES = 4
+"""Size of the largest request that the fallback answers, relative to the largest function's."""
+
+
 @dataclass(frozen=True)
 class RequestCosts:
     """Limits and costs of one model's requests; sizes in bytes."""
@@ -91,10 +95,18 @@ class RequestCosts:
         return max(self.reading(self.body_bytes, self.body_bytes), self.arrays_bytes + outputs)
 
 
-def request_costs(signatures: Sequence[Signature], max_body_bytes: int | None) -> RequestCosts:
-    """Derive limits from the functions; `max_body_bytes` caps that of the body."""
-    elements = _largest(signatures, lambda tensor: _size(tensor)[0])
-    lists = _largest(signatures, _lists)
+def request_costs(
+    signatures: Sequence[Signature], max_body_bytes: int | None, times: int = 1
+) -> RequestCosts:
+    """Derive limits from the functions.
+
+    Args:
+        signatures: functions of the bundle.
+        max_body_bytes: limit of the body, in bytes; None: by the largest request.
+        times: size of the largest request relative to the largest function, default 1.
+    """
+    elements = times * _largest(signatures, lambda tensor: _size(tensor)[0])
+    lists = times * _largest(signatures, _lists)
     tensors = max(len(signature.inputs) + len(signature.outputs) for signature in signatures)
     text = REQUEST_TEXT + TENSOR_TEXT * tensors + ELEMENT_TEXT * elements + LIST_TEXT * lists
     limits = JsonLimits(
@@ -105,7 +117,7 @@ def request_costs(signatures: Sequence[Signature], max_body_bytes: int | None) -
         json=limits,
         body_bytes=min(text, max_body_bytes or text),
         objects_bytes=_NUMBER * elements + _LIST * lists + BYTES_PER_BYTE * REQUEST_TEXT,
-        arrays_bytes=_largest(signatures, lambda tensor: _size(tensor)[1]),
+        arrays_bytes=times * _largest(signatures, lambda tensor: _size(tensor)[1]),
     )
 
 

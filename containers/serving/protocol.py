@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from collage.errors import BundleError, InputError
+from collage.runtime.fallback import Fallback, ModelValue
 from collage.runtime.manifest import Signature, Tensor
 from containers.serving.bounded_json import JsonLimits, parse_json
 from containers.serving.tensors import DATATYPES, checked_shape, from_bytes, from_json, shown
@@ -43,6 +44,11 @@ class Answer:
 
 def check_types(signatures: Sequence[Signature]) -> None:
     """Raise BundleError for a type outside the protocol, before the first connection."""
+    if not signatures:
+        raise BundleError(
+            "the bundle has an entry of the original model alone, with types that this server does not "
+            "carry; call it from Python"
+        )
     for signature in signatures:
         for tensor in (*signature.inputs, *signature.outputs):
             if tensor.dtype not in _NAMES:
@@ -118,13 +124,24 @@ def requested_outputs(request: Request, outputs: Mapping[str, object]) -> Mappin
     return request.outputs or dict.fromkeys(outputs, request.binary)
 
 
-def model_metadata(model: str, version: str, signatures: Sequence[Signature]) -> Object:
-    """Return the model's metadata; a dimension with different sizes in its shape sets is -1."""
+def model_metadata(
+    model: str, version: str, signatures: Sequence[Signature], fallback: Fallback | None = None
+) -> Object:
+    """Return the model's metadata; a dimension of several sizes is -1.
+
+    Args:
+        model: name of the model.
+        version: version of the model.
+        signatures: its functions.
+        fallback: original model for other shapes; None without.
+    """
     sides = (
         [signature.inputs for signature in signatures],
         [signature.outputs for signature in signatures],
     )
     inputs, outputs = ([_merged(same) for same in zip(*side, strict=True)] for side in sides)
+    if fallback is not None:
+        inputs, outputs = _opened(inputs, fallback.inputs), _opened(outputs, fallback.outputs)
     return {
         "name": model, "versions": [version], "platform": "collage", "inputs": inputs,
         "outputs": outputs,
@@ -201,6 +218,15 @@ def _json_data(name: str, value: np.ndarray) -> list[Any]:
         )
     values: list[Any] = value.ravel().tolist()
     return values
+
+
+def _opened(tensors: Sequence[Object], values: Sequence[ModelValue]) -> list[Object]:
+    """Return the tensors with the shapes of the original model, whose open dimensions are -1."""
+    shapes = {value.name: value.shape for value in values}
+    return [
+        tensor | {"shape": [-1] if (shape := shapes.get(tensor["name"])) is None else list(shape)}
+        for tensor in tensors
+    ]
 
 
 def _merged(same: Sequence[Tensor]) -> Object:

@@ -31,6 +31,7 @@ from collage.pipeline.request import (
 from collage.registry.base import VersionStatus, to_tags
 from collage.report.data import ReportData, Summary
 from collage.report.explanation import Difference, NodeExplanation, Overview
+from collage.runtime.dispatch import DispatchCounts
 from collage.settings import CollageSettings, variables
 from collage.store.directory import DirectoryStore
 from containers.receiver import Receiver
@@ -228,6 +229,9 @@ def test_tags_of_versions():
     check_golden("tags.json", to_tags(status))
 
 
+COUNTS = DispatchCounts({"main": 5}, {"main": 2}, 3, {"x: [1, 7]": 2}, {"x: [9, 9]": 3})
+
+
 def test_metrics(tmp_path):
     settings = ReceiverSettings(
         secret="s" * 32, prefect_api_url="http://prefect/api", journal=tmp_path / "receiver.db"
@@ -246,7 +250,7 @@ def test_metrics(tmp_path):
             "receiver": sorted(
                 {line.rpartition(" ")[0] for line in lines if "_created" not in line}
             ),
-            "server": served.text({"ready": 1}).splitlines(),
+            "server": served.text({"ready": 1}, {"small": [COUNTS]}).splitlines(),
             "tables": sorted(" ".join(sql.split()) for (sql,) in tables),
         },
     )

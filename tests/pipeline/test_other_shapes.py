@@ -1,5 +1,7 @@
 """One bundle answers every shape of its model: compiled, padded, or by the original model."""
 
+import json
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -7,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
+from collage.cli import main
 from collage.errors import InputError, OptionError
 from collage.options import Options
 from collage.runtime.fallback import FRAMEWORKS
@@ -153,3 +156,11 @@ def test_a_wrong_pad_is_refused_before_measuring(tmp_path, text, message):
     file = token_model(tmp_path / "tokens.onnx")
     with pytest.raises(OptionError, match=message):
         compiled(file, tmp_path / "bundle", shapes=SETS, pad=(text,), measure_budget_s=1e6)
+
+
+def test_bench_tells_way_and_fallback_of_shapes(tokens, capsys):
+    shapes = ["--shapes", "ids=1,8", "--shapes", "ids=1,5", "--shapes", "ids=3,30"]
+    assert main(["bench", str(tokens[1]), "--seconds", "0.02s", "--json", *shapes]) == 0
+    measured = json.loads(capsys.readouterr().out)["shapes"]
+    assert [entry["way"] for entry in measured] == ["exact", "padded", "fallback"]
+    assert all(entry["fallback_seconds"] > 0 for entry in measured)

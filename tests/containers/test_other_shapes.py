@@ -1,0 +1,73 @@
+"""The server answers shapes that no function has, and its metrics tell which way requests went."""
+
+import asyncio
+import math
+import shutil
+
+import httpx
+import numpy as np
+import pytest
+
+from collage.frontend.original_interface import read_interface
+from collage.runtime.fallback import Fallback, fallback_document
+from collage.store.blobs import digest_of
+from containers import serve
+from containers.serving.app import Server
+from containers.serving.watchdog import Watchdog
+from tests.containers.test_entries import infer
+from tests.runtime.conftest import write_manifest
+from tests.support import original_models
+
+
+@pytest.fixture
+def application(bundle, tmp_path):
+    """A server whose fallback squares, where the functions are relu: the numbers tell the way."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(bundle, folder)
+    file = original_models.square_model(folder / "original.onnx")
+    interface = read_interface(file)
+    fallback = Fallback("onnxruntime", file.name, interface.inputs, interface.outputs)
+    padding = {"input": "x", "axis": 0, "value": 0.0, "crops": [
+        {"output": "y", "axis": 0, "divisor": 1, "offset": 0}]}  # fmt: skip
+    names = ("model.so", "golden.npz", file.name)
+    write_manifest(
+        folder,
+        fallbacks=[fallback_document(fallback)],
+        padding={"main": [padding]},
+        functions=[
+            {
+                "function": "main_1",
+                "inputs": [{"name": "x", "shape": [2, 8], "dtype": "float32"}],
+                "outputs": [{"name": "y", "shape": [2, 8], "dtype": "float32"}],
+            }
+        ],
+        files={name: digest_of(folder / name) for name in names},
+    )
+    parsed = serve._parser().parse_args(["--bundle", str(folder)])
+    engine = serve._engine(folder, parsed)
+    limits = serve._limits(engine, parsed)
+    watchdog = Watchdog(engine, math.inf, lambda: None)
+    return Server("relu", "1", engine, limits, watchdog=watchdog).application()
+
+
+def test_every_way_is_answered_and_counted(application):
+    async def ask():
+        transport = httpx.ASGITransport(app=application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            answers = []
+            for shape in ((2, 8), (1, 8), (5, 2)):
+                method, path, body = infer("relu", np.full(shape, 3, np.float32))
+                answers.append((await client.request(method, path, json=body)).json())
+            metrics = (await client.get("/metrics")).text
+            return answers, metrics, (await client.get("/v2/models/relu")).json()
+
+    answers, metrics, described = asyncio.run(ask())
+    assert [answer["outputs"][0]["data"][0] for answer in answers] == [3, 3, 9]
+    assert [answer["outputs"][0]["shape"] for answer in answers] == [[2, 8], [1, 8], [5, 2]]
+    labels = 'model="relu",version="1"'
+    # The self-check with golden data is one of the exact calls.
+    assert f'calls_total{{{labels},way="exact",function="main_1"}} 2' in metrics
+    assert f'calls_total{{{labels},way="padded",function="main_1"}} 1' in metrics
+    assert f'calls_total{{{labels},way="fallback",function=""}} 1' in metrics
+    assert f'other_shapes_total{{{labels},shapes="x: [5, 2]"}} 1' in metrics
+    assert described["inputs"][0]["shape"] == [-1, 2]
