@@ -117,7 +117,9 @@ def answer_other_shapes(
     """
     requests = [parse_pad(text) for text in options.pad]
     interface = read_interface(model.path)
-    has_fallback = interface.is_dynamic and options.fallback and not options.exact_only
+    target = context.options.target
+    may_fall_back = options.fallback and not options.exact_only and target.runs_original_file
+    has_fallback = interface.is_dynamic and may_fall_back
     if not (has_fallback or requests):
         return OtherShapes(model.entry)
     folder = context.work_dir / "original"
