@@ -95,7 +95,9 @@ def test_dropout_in_training_mode_draws_a_mask(ratio, tmp_path):
     function = imported(dropout(ratio, True, outputs=("y", "mask")), tmp_path)
     assert "Dropout" not in {node.op for node in function.graph.nodes}
     assert function.drawn_outputs == {"y", "mask"}
-    outputs = executable(function, tmp_path).run({"x": np.ones(SHAPE, np.float32)})
+    outputs = executable(function, tmp_path, [function.graph.everything]).run(
+        {"x": np.ones(SHAPE, np.float32)}
+    )
     assert outputs["mask"].dtype == np.bool_
     assert abs(outputs["mask"].mean() - (1 - ratio)) < 0.08
     kept = np.float32(1 / (1 - ratio))
@@ -109,7 +111,7 @@ def test_dropout_in_inference_mode_is_no_draw(tmp_path):
 
 def test_dropout_with_its_mode_as_input_follows_it(tmp_path):
     function = imported(dropout(0.5, True, flag_is_input=True), tmp_path)
-    session = executable(function, tmp_path)
+    session = executable(function, tmp_path, [function.graph.everything])
     ones = np.ones(SHAPE, np.float32)
     kept = session.run({"x": ones, "training": np.array(False)})["y"]
     np.testing.assert_array_equal(kept, ones)
