@@ -125,7 +125,11 @@ def answer_other_shapes(
     folder = context.work_dir / "original"
     folder.mkdir(exist_ok=True)
     trial = Trial(
-        interface, functions, write_original(model.path, folder, model.entry), context, model.entry
+        interface,
+        functions,
+        write_original(model.path, folder, model.entry),
+        context,
+        entry=model.entry,
     )
     with context.progress.stage("verify"), context.seconds.of("verify"):
         padding = try_padding(requests, trial, executable) if requests else ()

@@ -108,7 +108,9 @@ class Dispatcher:
         calls = self._session.calls if self._session else {}
         exact = {name: count - padded.get(name, 0) for name, count in calls.items()}
         other = self._other.copy()
-        return DispatchCounts(exact, padded, sum(other.values()), self._padded.copy(), other)
+        return DispatchCounts(
+            exact, padded, sum(other.values()), self._padded.copy(), fallback_shapes=other
+        )
 
     def _run_padded(
         self, session: ExecutableSession, padding: Padding, feeds: Mapping[str, object]

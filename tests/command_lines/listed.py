@@ -47,6 +47,9 @@ RUN: Mapping[str, Run] = {
     "collage compile model.onnx --store STORE": Run(says="model.collage"),
     "collage run bundle": Run(after=(COMPILE,), says="golden data: equal"),
     "collage bench bundle --model model.onnx": Run(after=(COMPILE,), says="onnxruntime"),
+    "collage bench BUNDLE --shapes INPUT=1,3,480": Run(
+        {"BUNDLE": "det.collage", "INPUT=1,3,480": "x=1,3,128,128"}, after=(COMPILE_OTHER,), says="fallback"
+    ),
     "collage report bundle": Run(after=(COMPILE,), says="report.html"),
     "collage explain bundle --node 12": Run({"12": "1"}, after=(COMPILE,), says="onnxruntime"),
     "collage diff bundle other": Run({"other": "det.collage"}, after=(COMPILE, COMPILE_OTHER)),
@@ -113,7 +116,7 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(
         ("make demo", "make test", "make test-all", "make images", "make pipeline", "make e2e", "make bench",
          "make cuda-check", "make gpu-check", "make chart-docs", "make setup", "make lint", "make types",
-         "make docs", "make notice"),
+         "make docs", "make notice", "make onnx-tests"),
         MAKE,
     ),
     **dict.fromkeys(
