@@ -110,7 +110,7 @@ def test_two_shape_sets_run_and_serve_each(place, capfd):
 
     import collage
 
-    (line,) = [line for line in RUN if line.startswith("collage compile rec.onnx")]
+    (line,) = [line for line in RUN if line.startswith("collage compile rec.onnx --shape")]
     place.run(line, capfd)
     bundle = collage.load("rec.collage")
     for width in (256, 384):

@@ -19,6 +19,7 @@ from collage.rules import (
     DFPattern,
     OpCallByKind,
     OpPredicate,
+    PartitionRule,
     Primitive,
     Union,
     op,
@@ -145,9 +146,16 @@ def test_rules_of_users_reach_the_executable(compiled, backend, rule, expected):
 def test_adjacent_regions_of_the_plan_are_joined_and_measured(compiled):
     """The rule lists single nodes only; the union is measured after the search."""
 
-    def single_nodes(function):
-        return Primitive(OpPredicate(lambda graph, index: None))
+    class PlainVariant(PartitionRule):
+        """Regions are joined within a variant, and noise must not choose another for a neighbour."""
 
-    function = compiled(SIBLINGS, (with_rule("onnxruntime", single_nodes),), WEIGHTS)
+        def candidates(self, graph, spec):
+            return [] if spec.variant else single_nodes.candidates(graph, spec)
+
+    single_nodes = Primitive(OpPredicate(lambda graph, index: None))
+
+    function = compiled(
+        SIBLINGS, (with_rule("onnxruntime", lambda function: PlainVariant()),), WEIGHTS
+    )
     states = {nodes: state for nodes, _, state in considered(function, "onnxruntime")}
     assert states[0, 1, 2, 3] == "valid"
