@@ -141,7 +141,7 @@ def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
 def test_the_environment_of_a_cpu_is_what_it_was():
     """Costs that were measured before there were devices keep their keys."""
     environment = this_environment(1)
-    assert (environment.driver, environment.protocol) == ("", "cold-2")
+    assert (environment.driver, environment.protocol) == ("", "cold-3")
 
 
 @pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")
