@@ -31,12 +31,15 @@ def receiver_page(folder):
 
 
 def server_page():
+    from collage.runtime.dispatch import DispatchCounts
     from containers.serving.metrics import Metrics
 
     metrics = Metrics("m", "1")
-    metrics.count(200, 0.01)
+    metrics.count("model", 200, 0.01)
+    ways = DispatchCounts({"main": 2}, {}, 1, {}, fallback_shapes={"x: [3, 8]": 1})
     return metrics.text(
-        dict.fromkeys(("under_way", "places", "memory_reserved_bytes", "memory_bytes", "ready"), 1)
+        dict.fromkeys(("under_way", "places", "memory_reserved_bytes", "memory_bytes", "ready"), 1),
+        {"model": [ways]},
     )
 
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 
 from collage.backends.base import Availability, Backend, BackendStyle
 from collage.graph.dataflow import DataflowGraph
+from collage.graph.index_set import IndexSet
 
 
 @dataclass(frozen=True)
 class Graph:
     graph: DataflowGraph
+    drawing: IndexSet = 0
 
 
 @dataclass
