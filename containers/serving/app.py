@@ -76,6 +76,8 @@ class ServedModel:
     entry: str
     signatures: tuple[Signature, ...]
     fallback: Fallback | None = None
+    defaults: tuple[str, ...] = ()
+    """Names of the inputs that requests may leave out."""
 
 
 def served_models(name: str, engine: Engine) -> dict[str, ServedModel]:
@@ -89,7 +91,8 @@ def served_models(name: str, engine: Engine) -> dict[str, ServedModel]:
             f"{name}.{entry}" if several else name,
             entry,
             engine.signatures_of(entry),
-            engine.fallback_of(entry),
+            fallback=engine.fallback_of(entry),
+            defaults=engine.defaults_of(entry),
         )
         for entry in engine.entries
     )
@@ -249,7 +252,14 @@ class Server:
         body = await self._body(request)
         length = request.headers.get(HEADER_LENGTH)
         signatures = model.signatures
-        parse = partial(parse_request, body, length, signatures, self._limits.costs.json)
+        parse = partial(
+            parse_request,
+            body,
+            length,
+            signatures,
+            self._limits.costs.json,
+            defaults=model.defaults,
+        )
         inference_request = await self._in_pool(parse)
         self._reserve_answer(
             reservation, inference_request, known_outputs(signatures, inference_request.inputs)

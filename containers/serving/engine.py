@@ -105,6 +105,10 @@ class Engine:
         """Return the original model for an entry's other shapes; None without."""
         return self.executables[0].bundle.fallback(entry)
 
+    def defaults_of(self, entry: str) -> tuple[str, ...]:
+        """Return the names of an entry's inputs with a default."""
+        return self.executables[0].bundle.manifest.defaults.get(entry, ())
+
     def signatures_of(self, entry: str) -> tuple[Signature, ...]:
         """Return the signatures of an entry's functions."""
         return tuple(signature for signature in self.signatures if signature.entry == entry)

@@ -69,15 +69,27 @@ def json_length(header_length: str | None, body_bytes: int) -> int:
 
 
 def parse_request(
-    body: bytearray, header_length: str | None, signatures: Sequence[Signature], limits: JsonLimits
+    body: bytearray,
+    header_length: str | None,
+    signatures: Sequence[Signature],
+    limits: JsonLimits,
+    *,
+    defaults: Sequence[str] = (),
 ) -> Request:
-    """Parse the body of an inference request. Raises InputError with the invalid part."""
+    """Parse the body of an inference request. Raises InputError with the invalid part.
+
+    Args:
+        body: JSON, and the bytes of tensors.
+        header_length: length of the JSON, if bytes follow.
+        signatures: functions of the model.
+        limits: limits of the JSON.
+        defaults: names of the inputs that may be left out.
+    """
     end = json_length(header_length, len(body))
     raw = _of(dict, parse_json(body if end == len(body) else body[:end], limits), "the request")
     binary = _flag(_parameters(raw, "the request"), "binary_data_output", False)
-    inputs, tail = _inputs(
-        raw, memoryview(body)[end:], [tensor.name for tensor in signatures[0].inputs]
-    )
+    names = [*(tensor.name for tensor in signatures[0].inputs), *defaults]
+    inputs, tail = _inputs(raw, memoryview(body)[end:], names)
     if tail:
         raise InputError(f"{len(tail)} bytes follow the tensors that the request describes")
     outputs = {}
@@ -129,6 +141,8 @@ def model_metadata(
 ) -> Object:
     """Return the model's metadata; a dimension of several sizes is -1.
 
+    An input with a default has the parameter `optional`.
+
     Args:
         model: name of the model.
         version: version of the model.
@@ -142,6 +156,7 @@ def model_metadata(
     inputs, outputs = ([_merged(same) for same in zip(*side, strict=True)] for side in sides)
     if fallback is not None:
         inputs, outputs = _opened(inputs, fallback.inputs), _opened(outputs, fallback.outputs)
+        inputs += _optional(fallback.inputs)
     return {
         "name": model, "versions": [version], "platform": "collage", "inputs": inputs,
         "outputs": outputs,
@@ -226,6 +241,20 @@ def _opened(tensors: Sequence[Object], values: Sequence[ModelValue]) -> list[Obj
     return [
         tensor | {"shape": [-1] if (shape := shapes.get(tensor["name"])) is None else list(shape)}
         for tensor in tensors
+    ]
+
+
+def _optional(values: Sequence[ModelValue]) -> list[Object]:
+    """Return the inputs with a default, of the types that the protocol carries."""
+    return [
+        {
+            "name": value.name,
+            "datatype": _NAMES[value.type.dtype],
+            "shape": [-1] if value.shape is None else list(value.shape),
+            "parameters": {"optional": True},
+        }
+        for value in values
+        if value.has_default and value.type.is_numeric and value.type.dtype in _NAMES
     ]
 
 
