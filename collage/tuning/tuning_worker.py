@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
 from collage.frontend.region import region_constants, region_relax
+from collage.graph.quantisation import is_quantised
 from collage.masking import mask_numbers
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
@@ -119,7 +120,8 @@ class TuningRunner:
         from collage.tuning.schedule_search import TraceSearch
 
         function, nodes = builder.function(task.work.function), task.work.nodes
-        forms = None if builder.device.is_gpu else legalizers()
+        quantised = is_quantised(function.graph, nodes)
+        forms = None if builder.device.is_gpu else legalizers(quantised=quantised)
         lowered = lower(region_relax(function, nodes), forms)
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)

@@ -313,3 +313,25 @@ def test_dense_products_need_tuning(tmp_path):
 
 def test_the_schedule_revision_is_part_of_the_identity():
     assert f"schedule={CPU_SCHEDULE_REVISION}" in TvmBackend().identity
+
+
+RESIZE_MODES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
+RESIZE_SIZES = [(9, 10), (12, 14), (17, 64), (6, 7), (3, 4), (1, 1)]
+
+
+@pytest.mark.parametrize("size", RESIZE_SIZES)
+@pytest.mark.parametrize("mode", RESIZE_MODES)
+def test_a_quantised_resize_has_the_bits_of_onnxruntime(mode, size, tmp_path):
+    """Small integers give ties, and one bit decides the step."""
+    region = BenchmarkRegion()
+    sizes = region.constant([1, 2, *size])
+    resized = region.op(
+        "Resize", region.input(1, 2, 6, 7), "", "", sizes,
+        mode="linear", coordinate_transformation_mode=mode,
+    )  # fmt: skip
+    zero = region.constant(np.zeros((), "int8"))
+    steps = region.op("QuantizeLinear", resized, region.constant(1.0), zero)
+    function = region.function([resized, steps], tmp_path)
+    image = np.random.default_rng(SEED).integers(-8, 9, (1, 2, 6, 7)).astype("float32")
+    check(function, tolerance=0, feeds={"x0": image})
+    check(function, tolerance=0)

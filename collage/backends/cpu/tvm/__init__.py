@@ -15,8 +15,9 @@ from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
 from collage.frontend.region import region_constants, region_relax
 from collage.graph.index_set import IndexSet
+from collage.graph.quantisation import is_quantised
 
-CPU_SCHEDULE_REVISION = "3"
+CPU_SCHEDULE_REVISION = "4"
 """In every cost key: a new revision of the rules invalidates the costs of the old ones."""
 
 HOPELESS_FLOP, AWKWARD_FLOP = 32_000_000, 1_000_000
@@ -55,7 +56,8 @@ class TvmBackend(Backend):
 
         if variant not in self.variants and not variant.startswith(TUNED_PREFIX):
             raise BackendError(f"tvm has no variant {variant!r}")
-        lowered = lower(region_relax(function, nodes), legalizers())
+        forms = legalizers(quantised=is_quantised(function.graph, nodes))
+        lowered = lower(region_relax(function, nodes), forms)
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(TUNED_PREFIX):
             module = apply_trace(lowered.function, read_trace(context.tuned_schedules_dir, variant))

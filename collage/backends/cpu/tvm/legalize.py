@@ -17,14 +17,19 @@ from collage.backends.common.tvm.keep_nan import (
     keeps_nan_legalizers,
 )
 from collage.backends.cpu.tvm.lanes import ReductionKind, reduce_axes
+from collage.backends.cpu.tvm.resize import linear_resize
 
 Scalar = Callable[[tirx.Expr], tirx.Expr]
 KEEP_NAN = keeps_nan_legalizers()
 EXACT = exact_legalizers()
 
 
-def legalizers() -> dict[str, Legalizer]:
-    """Return the lowerings for `relax.transform.LegalizeOps`."""
+def legalizers(*, quantised: bool = False) -> dict[str, Legalizer]:
+    """Return the lowerings for `relax.transform.LegalizeOps`.
+
+    Args:
+        quantised: whether the region rounds to small integers; default False.
+    """
     table: dict[str, Legalizer] = {**KEEP_NAN, **EXACT}
     table |= {f"relax.{op}": _unary(op, form) for op, form in UNARY.items()}
     table |= {
@@ -36,6 +41,8 @@ def legalizers() -> dict[str, Legalizer]:
         "relax.sum": _reduction(ReductionKind.SUM, "sum"),
         "relax.mean": _reduction(ReductionKind.SUM, "mean"),
     }
+    if quantised:
+        table["relax.image.resize2d"] = linear_resize
     return table
 
 
