@@ -1,8 +1,11 @@
-"""A skipped test fails in CI, unless `tests.support.skips` allows the reason."""
+"""Fixtures of all tests. A skipped test fails in CI, unless `tests.support.skips` allows the reason."""
 
 import pytest
 
+from tests.support.real_models import real_model
 from tests.support.skips import failure_in_ci
+
+__all__ = ["real_model"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -132,6 +132,7 @@ ELSEWHERE: Mapping[str, str] = {
             ".venv/bin/python -m pytest tests/measure tests/verify tests/pipeline tests/tuning",
             ".venv/bin/python -m pytest tests/backends tests/runtime tests/bundle tests/report",
             ".venv/bin/python -m pytest tests/store/test_protocol.py -k directory",
+            ".venv/bin/python -m pytest tests/rules/test_against_fuse_ops.py",
         ),
         PYTEST,
     ),

@@ -14,7 +14,7 @@ from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.load_function import load_function
 from collage.frontend.region import region_digest, region_onnx, region_relax, region_values
 from collage.graph.op_pattern import OpPatternKind
-from tests.frontend.conftest import DRAWN, TRAINED
+from tests.support.real_models import DRAWN, TRAINED
 
 pytestmark = pytest.mark.full
 

@@ -28,8 +28,8 @@ from collage.runtime.plugin import load_plugin
 from tests.backends import regions
 from tests.backends.cpu.onednn_nets import IMAGE, ROWS, check, make, node, number
 from tests.frontend.build import floats, integers
-from tests.frontend.conftest import DRAWN
 from tests.runtime import executables
+from tests.support.real_models import DRAWN
 
 BACKEND = OneDnnBackend()
 WEIGHTS = {

@@ -4,10 +4,12 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from collage.frontend import Model, import_model
+if TYPE_CHECKING:
+    from collage.frontend import Model
 
 FOLDER = Path(__file__).parents[2] / "models"
 DRAWN = tuple(sorted(file.name.removesuffix(".skeleton.onnx") for file in FOLDER.glob("*.onnx")))
@@ -23,10 +25,12 @@ TRAINED = {
 @pytest.fixture(scope="session")
 def real_model(tmp_path_factory):
     """Return a function that imports a real model by name, once per session."""
+    from collage.frontend import import_model
+
     folder = tmp_path_factory.mktemp("models")
     models: dict[str, Model] = {}
 
-    def get(name: str) -> Model:
+    def get(name: str) -> "Model":
         if name not in models:
             path, shapes = _locate(name, folder)
             models[name] = import_model(path, shapes=shapes, work_dir=folder / name)
