@@ -235,6 +235,8 @@ class ManifestDocument(_Frozen):
     """Original models for other inputs, at most one for each entry point."""
     padding: dict[str, tuple[PaddedAxisEntry, ...]] = {}
     """Axes that may be padded to a function's shapes, by entry."""
+    defaults: dict[str, tuple[str, ...]] = {}
+    """Names of the inputs whose defaults are constants of the functions, by entry."""
     threads: int
     cpu: Cpu
     libraries: dict[str, LibraryEntry]

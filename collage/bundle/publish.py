@@ -89,6 +89,8 @@ class BundleMetadata:
     """Original models for inputs that no function takes."""
     padding: Mapping[str, Sequence[PaddedAxis]] = field(default_factory=dict)
     """Axes that may be padded to a function's shapes, by entry."""
+    defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the inputs whose defaults are constants of the functions, by entry."""
 
 
 def publish(
@@ -129,6 +131,7 @@ def _manifest(
             entry: tuple(PaddedAxisEntry.model_validate(asdict(axis)) for axis in axes)
             for entry, axes in facts.padding.items()
         },
+        defaults=dict(facts.defaults),
         fallbacks=tuple(
             FallbackEntry.model_validate(fallback_document(bundled.fallback))
             for bundled in facts.fallbacks

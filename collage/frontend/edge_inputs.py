@@ -10,6 +10,9 @@ shows both what becomes of the special elements and that the others stay right. 
 * negative: indices counted from the end;
 * out of range: one index beyond its axis.
 
+A region with If, Loop or Scan gets no NaN and no infinities: its bodies would run another number of times, or
+without end.
+
 Integers get their extremes only where every reader in the region does arithmetic on them: a divisor may be
 zero, a shape may need all memory. 8-bit integers cover their range in ordinary inputs.
 """
@@ -25,6 +28,7 @@ from collage.errors import BackendError
 from collage.frontend.index_checks import IndexCheck, index_checks
 from collage.frontend.model import Function
 from collage.frontend.onnx_attributes import node_attributes
+from collage.frontend.onnx_proto import sub_graphs
 from collage.frontend.region import region_values
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices
@@ -82,7 +86,7 @@ def edge_inputs(
     finite = _finite(function, nodes, values)
     if any(new is not old for new, old in zip(finite, ordinary, strict=True)):
         yield EdgeInputs(EdgeKind.FINITE, finite)
-    for kind in (EdgeKind.NAN, EdgeKind.INFINITE):
+    for kind in () if has_bodies(function, nodes) else (EdgeKind.NAN, EdgeKind.INFINITE):
         special = tuple(
             _special(kind, number, value, alone=_is_alone(values))
             for number, value in enumerate(ordinary)
@@ -90,6 +94,11 @@ def edge_inputs(
         if any(mask is not None for _, mask in special):
             yield EdgeInputs(kind, tuple(v for v, _ in special), tuple(m for _, m in special))
     yield from _index_inputs(function, nodes, ordinary)
+
+
+def has_bodies(function: Function, nodes: IndexSet) -> bool:
+    """Tell whether a node of the region has bodies, as If, Loop and Scan have."""
+    return any(any(sub_graphs(function.onnx_nodes[index])) for index in indices(nodes))
 
 
 def _is_float(value: np.ndarray) -> bool:

@@ -43,6 +43,11 @@ class OriginalInterface:
         return all(value.type.is_numeric for value in (*self.inputs, *self.outputs))
 
     @property
+    def defaults(self) -> tuple[str, ...]:
+        """Names of the inputs that callers may leave out."""
+        return tuple(value.name for value in self.inputs if value.has_default)
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether an input has several shapes."""
         return any(value.shape is None or -1 in value.shape for value in self.inputs)

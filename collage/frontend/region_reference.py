@@ -1,5 +1,6 @@
 """A region on unoptimised ONNX Runtime: the reference of its kernels on inputs of any values."""
 
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -10,6 +11,9 @@ from collage.frontend.inputs import open_model
 from collage.frontend.model import Function
 from collage.frontend.region import region_onnx, region_values, region_weights
 from collage.graph.index_set import IndexSet
+
+MAX_RUN_S = 10.0
+"""Time limit of a run: on unusual values a loop may have no end."""
 
 
 class RegionReference:
@@ -27,10 +31,22 @@ class RegionReference:
         return open_model(model, {name: self._function.weights[name] for name in names})
 
     def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
-        """Return the outputs; None where ONNX Runtime refuses the inputs."""
+        """Return the outputs; None where ONNX Runtime refuses the inputs.
+
+        Raises:
+            TimeoutError: the run takes more than `MAX_RUN_S`; it is ended.
+        """
         feed = dict(zip(self._inputs, inputs, strict=True))
+        options = onnxruntime.RunOptions()
+        limit = threading.Timer(MAX_RUN_S, setattr, (options, "terminate", True))
+        limit.daemon = True
+        limit.start()
         try:
-            outputs = self._session.run(list(self._outputs), feed)
-        except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions share no base class
+            outputs = self._session.run(list(self._outputs), feed, options)
+        except Exception as error:
+            if options.terminate:
+                raise TimeoutError(f"the region runs for more than {MAX_RUN_S:g} s") from error
             return None
+        finally:
+            limit.cancel()
         return tuple(np.asarray(output) for output in outputs)

@@ -14,7 +14,8 @@ Which elements depend on the special ones is only computed where it matters: the
 numbers in their place.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ from collage.frontend.region_reference import RegionReference
 from collage.graph.index_set import IndexSet, indices
 from collage.measure.numerics import difference, reduced_difference
 from collage.runtime.precision import MASK
+
+logger = logging.getLogger(__name__)
 
 LARGE = 1e4
 """Number in place of a special element, to find what depends on it."""
@@ -65,15 +68,33 @@ class EdgeCases:
     def __init__(self, function: Function, nodes: IndexSet, ordinary: Sequence[np.ndarray]) -> None:
         self._ordinary = tuple(ordinary)
         self._reference = RegionReference(function, nodes)
-        self._usual = self._reference.run(ordinary)
+        self._usual = self._run(ordinary)
         operators = {function.graph.nodes[index].op for index in indices(nodes)}
         self.judges_integers = not operators & _MAKES_INTEGERS
         # A region that ONNX Runtime does not run alone has no reference.
         listed = () if self._usual is None else edge_inputs(function, nodes, ordinary)
-        self.cases = [EdgeCase(edges, self._reference.run(edges.inputs)) for edges in listed]
+        self.cases = list(self._judged(listed))
+
+    def _judged(self, listed: Iterable[EdgeInputs]) -> Iterator[EdgeCase]:
+        """Yield the cases without those on which the reference has no end; no kernel is judged there."""
+        for edges in listed:
+            try:
+                yield EdgeCase(edges, self._reference.run(edges.inputs))
+            except TimeoutError as error:
+                logger.debug("%s is not judged: %s", edges.kind, error)
+
+    def _run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
+        """Return the reference's outputs; None where it refuses the inputs or does not end."""
+        try:
+            return self._reference.run(inputs)
+        except TimeoutError:
+            return None
 
     def dependent(self, edges: EdgeInputs) -> list[np.ndarray]:
-        """Return for each output the mask of the elements that depend on the special inputs."""
+        """Return for each output the mask of the elements that depend on the special inputs.
+
+        An output of another shape depends on them as a whole.
+        """
         assert self._usual is not None
         masks = [np.zeros(output.shape, np.bool_) for output in self._usual]
         for number in (LARGE, -LARGE):
@@ -81,8 +102,11 @@ class EdgeCases:
                 value if mask is None else np.where(mask, number, value).astype(value.dtype)
                 for value, mask in zip(self._ordinary, edges.special, strict=True)
             ]
-            run = self._reference.run(inputs) or self._usual
+            run = self._run(inputs) or self._usual
             for mask, output, usual in zip(masks, run, self._usual, strict=True):
+                if output.shape != usual.shape:
+                    mask[...] = True
+                    continue
                 mask |= ~((output == usual) | ((output != output) & (usual != usual)))
         return masks
 
@@ -172,7 +196,9 @@ def _special_defect(
             [np.where(free, 0, reference)], [np.where(free, 0, output)]
         ):
             masks = masks or cases.dependent(case.edges)
-            free |= masks[position] & (np.isnan(output) | (case.edges.kind is EdgeKind.NAN))
+            mask = masks[position]
+            depends = mask if mask.shape == free.shape else np.ones_like(free)
+            free |= depends & (np.isnan(output) | (case.edges.kind is EdgeKind.NAN))
         zero = np.zeros((), reference.dtype)
         compared.append((np.where(free, zero, reference), np.where(free, zero, output)))
     if rules.reduced:

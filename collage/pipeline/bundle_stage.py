@@ -111,6 +111,7 @@ def build_bundle(
             *(original.bundled for original in originals),
         ],
         padding={other.entry: other.padding for other in others if other.padding},
+        defaults={other.entry: other.defaults for other in others if other.defaults},
     )
     report = with_originals(with_other_shapes(report, others), originals)
     if metadata.fallbacks or len(published) > 1:

@@ -4,6 +4,8 @@ A model whose inputs have several shapes gets the original model into its bundle
 fastest on the compiled shapes and on smaller ones, in turn. Its numbers must be those of the original. Axes
 that the user declares paddable are tried with smaller shapes: what the executable computes with padding,
 cropped, must be what the original model computes without.
+
+An input with a default is a constant of the executable; the original model answers calls that give it.
 """
 
 import logging
@@ -12,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collage.backends.telemetry import import_openvino
 from collage.bundle.publish import BundledFallback, BundledFunction
 from collage.entries import ModelEntry, options_of
 from collage.errors import InputError, OptionError
@@ -25,7 +26,8 @@ from collage.option_text import PadRequest, parse_pad
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.crops import ShapePair, check_requests, resolve_axes
-from collage.runtime.fallback import FRAMEWORKS, Fallback, ModelValue
+from collage.pipeline.openvino_places import placed_in_openvino
+from collage.runtime.fallback import FRAMEWORKS, Fallback
 from collage.runtime.function_names import MAIN
 from collage.runtime.padding import PaddedAxis
 from collage.verify.numerics import compare_outputs
@@ -48,13 +50,16 @@ class OtherShapes:
         entry: entry of the model.
         fallback: the original model; None without.
         padding: axes that may be padded.
-        note: why there is no fallback; "" if there is one, or nothing to answer.
+        note: why there is no fallback, or what becomes of inputs with a default; "" if there is nothing to
+            say.
+        defaults: names of the inputs whose defaults are constants of the executable.
     """
 
     entry: str = MAIN
     fallback: BundledFallback | None = None
     padding: tuple[PaddedAxis, ...] = ()
     note: str = ""
+    defaults: tuple[str, ...] = ()
 
 
 def check_pads(entries: Sequence[ModelEntry], options: Options) -> None:
@@ -119,9 +124,10 @@ def answer_other_shapes(
     interface = read_interface(model.path)
     target = context.options.target
     may_fall_back = options.fallback and not options.exact_only and target.runs_original_file
-    has_fallback = interface.is_dynamic and may_fall_back
+    defaults = interface.defaults
+    has_fallback = may_fall_back and (interface.is_dynamic or bool(defaults))
     if not (has_fallback or requests):
-        return OtherShapes(model.entry)
+        return OtherShapes(model.entry, note=_default_note(defaults), defaults=defaults)
     folder = context.work_dir / "original"
     folder.mkdir(exist_ok=True)
     trial = Trial(
@@ -134,7 +140,8 @@ def answer_other_shapes(
     with context.progress.stage("verify"), context.seconds.of("verify"):
         padding = try_padding(requests, trial, executable) if requests else ()
         answers = choose_fallback(trial) if has_fallback else OtherShapes()
-    return replace(answers, entry=model.entry, padding=padding)
+    note = answers.note or _default_note(defaults, answers.fallback)
+    return replace(answers, entry=model.entry, padding=padding, note=note, defaults=defaults)
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ def choose_fallback(trial: Trial) -> OtherShapes:
     """Return the original model in the fastest framework that is allowed and has the original's numbers."""
     allowed = {backend.name for backend in trial.context.compatible_backends}
     feeds = [*trial.compiled_feeds, *smaller_feeds(trial.interface, trial.compiled_feeds)]
-    tried = {}
+    tried, refusals = {}, {}
     for framework in FRAMEWORKS:
         if framework != REFERENCE and framework not in allowed:
             continue
@@ -216,7 +223,8 @@ def choose_fallback(trial: Trial) -> OtherShapes:
             tried[framework] = fallback, trial.answers(fallback, feeds)
         except InputError as error:
             log.debug("the original model does not run in %s: %s", framework, error)
-    reasons = {
+            refusals[framework] = str(error)
+    reasons = refusals | {
         framework: _refusal(trial, answers, tried) for framework, (_, answers) in tried.items()
     }
     valid = {
@@ -270,33 +278,6 @@ def try_padding(
     return padded
 
 
-def placed_in_openvino(fallback: Fallback, file: Path) -> Fallback:
-    """Return the fallback with the positions of its values in OpenVINO.
-
-    Raises:
-        InputError: OpenVINO does not read the file, or reads it with other inputs or outputs.
-    """
-    try:
-        model = import_openvino().Core().read_model(str(file))
-    except RuntimeError as error:
-        raise InputError(f"OpenVINO does not read the original file: {error}") from error
-    if len(model.inputs) != len(fallback.inputs):
-        raise InputError("OpenVINO reads the original file with other inputs")
-    return replace(
-        fallback,
-        inputs=_placed(fallback.inputs, [port.get_names() for port in model.inputs]),
-        outputs=_placed(fallback.outputs, [port.get_names() for port in model.outputs]),
-    )
-
-
-def _placed(values: Sequence[ModelValue], ports: Sequence[set[str]]) -> tuple[ModelValue, ...]:
-    places = {name: place for place, names in enumerate(ports) for name in names}
-    missing = sorted({value.name for value in values} - set(places))
-    if missing:
-        raise InputError(f"OpenVINO reads the original file without {missing[0]!r}")
-    return tuple(replace(value, place=places[value.name]) for value in values)
-
-
 def _refusal(
     trial: Trial, answers: Sequence[Answer], tried: Mapping[str, tuple[Fallback, list[Answer]]]
 ) -> str:
@@ -325,6 +306,21 @@ def _relative_latency(framework: str, tried: Mapping[str, tuple[Fallback, list[A
         if not expected.reason and not answer.reason
     ]
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) / (1 - MIN_GAIN)
+
+
+def _default_note(names: Sequence[str], fallback: BundledFallback | None = None) -> str:
+    """Return what becomes of calls that give an input with a default; "" without such inputs."""
+    if not names:
+        return ""
+    others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    answer = (
+        f"the original model in {fallback.fallback.framework} answers calls that give it"
+        if fallback
+        else "calls that give it are refused"
+    )
+    return (
+        f"the default of {', '.join(names[:3])}{others} is a constant of the executable; {answer}"
+    )
 
 
 def _no_fallback(reasons: Mapping[str, str], allowed: set[str]) -> str:

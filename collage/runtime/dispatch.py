@@ -6,12 +6,14 @@ A call takes the first of these ways that fits its inputs:
 2. a function with larger shapes, where only axes differ that may be padded (`collage.runtime.padding`);
 3. the fallback: the original model in its framework, if the bundle has it.
 
+An input with a default is a constant of the functions; a call that gives such an input takes the third way.
+
 Each way is counted, and the calls of the last two by shape, so that operators see which shapes to compile
 next.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -56,6 +58,8 @@ class Dispatcher:
         session: ExecutableSession | None,
         original: OriginalSession | None,
         axes: Sequence[PaddedAxis] = (),
+        *,
+        defaults: Collection[str] = (),
     ) -> None:
         """Dispatch to the executable's session, the original model's, or both.
 
@@ -63,7 +67,9 @@ class Dispatcher:
             session: session of the entry's functions; None without.
             original: session of the original model; None without.
             axes: axes that may be padded to a function's shapes; default none.
+            defaults: names of the inputs whose defaults are constants of the functions; default none.
         """
+        self._defaults = frozenset(defaults)
         self._session, self._original = session, original
         self._padding = _padding(session, axes) if session and axes else None
         self._padding_lock = threading.Lock()
@@ -131,10 +137,21 @@ class Dispatcher:
     def _run_original(self, feeds: Mapping[str, object]) -> Outputs:
         if self._original is None:
             assert self._session is not None, "a bundle has an executable or a fallback"
-            raise self._session.mismatch(feeds)
+            raise self._default_refusal(feeds) or self._session.mismatch(feeds)
         outputs = self._original.run(feeds)
         self._other.add(shapes_text(feeds))
         return cast(Outputs, outputs)  # text is an array too; a sequence is a list, a map a dict
+
+    def _default_refusal(self, feeds: Mapping[str, object]) -> InputError | None:
+        """Return the error for inputs with a default; None without such inputs."""
+        names = sorted(self._defaults & feeds.keys())
+        if not names:
+            return None
+        return InputError(
+            f"the bundle has the default of {', '.join(map(repr, names))} as a constant, and no fallback "
+            "for another value: leave the input out, or compile for the CPU without --exact-only and "
+            "--no-fallback"
+        )
 
 
 class _ShapeCounts:

@@ -113,7 +113,10 @@ class LoadedBundle:
         sessions = self._open_sessions() if manifest.executable else {}
         self._dispatchers = {
             entry: Dispatcher(
-                sessions.get(entry), originals.get(entry), manifest.padding.get(entry, ())
+                sessions.get(entry),
+                originals.get(entry),
+                manifest.padding.get(entry, ()),
+                defaults=manifest.defaults.get(entry, ()),
             )
             for entry in self.entries
         }

@@ -126,6 +126,8 @@ class Manifest:
     """Original models, at most one for each entry point."""
     padding: Mapping[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
     """Axes that may be padded, by entry."""
+    defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the inputs whose defaults are constants of the functions, by entry."""
 
     @property
     def kept_files(self) -> frozenset[str]:
@@ -285,7 +287,7 @@ def _parse(root: Field) -> Manifest:
     precision, quantised = root.get("precision"), root.get("quantised")
     device, capability = root.get("device"), root.get("compute_capability")
     executable, fallbacks = root["executable"], root.get("fallbacks")
-    padding = root.get("padding")
+    padding, defaults = root.get("padding"), root.get("defaults")
     manifest = Manifest(
         executable=executable.file_name() if executable.value != "" else "",
         functions=tuple(map(_signature, root["functions"].items())),
@@ -303,6 +305,9 @@ def _parse(root: Field) -> Manifest:
         padding={
             entry.text(): tuple(map(read_padded_axis, axes.items()))
             for entry, axes in (padding.entries() if padding else ())
+        },
+        defaults={
+            entry.text(): names.texts() for entry, names in (defaults.entries() if defaults else ())
         },
     )
     _check_names(root["functions"], [signature.function for signature in manifest.functions])

@@ -20,11 +20,19 @@ from tests.support import original_models
 
 
 @pytest.fixture
-def application(bundle, tmp_path):
+def folder(bundle, tmp_path):
+    """A copy of the bundle of relu."""
+    return shutil.copytree(bundle, tmp_path / "bundle")
+
+
+@pytest.fixture
+def application(folder):
     """A server whose fallback squares, where the functions are relu: the numbers tell the way."""
-    folder = tmp_path / "bundle"
-    shutil.copytree(bundle, folder)
-    file = original_models.square_model(folder / "original.onnx")
+    return application_of(folder, original_models.square_model(folder / "original.onnx"))
+
+
+def application_of(folder, file):
+    """Return the server of relu for one shape; `file` is its fallback."""
     interface = read_interface(file)
     fallback = Fallback("onnxruntime", file.name, interface.inputs, interface.outputs)
     padding = {"input": "x", "axis": 0, "value": 0.0, "crops": [
@@ -34,6 +42,7 @@ def application(bundle, tmp_path):
         folder,
         fallbacks=[fallback_document(fallback)],
         padding={"main": [padding]},
+        defaults={"main": list(interface.defaults)},
         functions=[
             {
                 "function": "main_1",
@@ -71,3 +80,27 @@ def test_every_way_is_answered_and_counted(application):
     assert f'calls_total{{{labels},way="fallback",function=""}} 1' in metrics
     assert f'other_shapes_total{{{labels},shapes="x: [5, 2]"}} 1' in metrics
     assert described["inputs"][0]["shape"] == [-1, 2]
+
+
+def test_inputs_with_defaults_are_optional(folder):
+    application = application_of(folder, original_models.flushed_scale_model(folder / "o.onnx"))
+
+    async def ask():
+        transport = httpx.ASGITransport(app=application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            method, path, body = infer("relu", np.full((2, 8), 3, np.float32))
+            factor = {"name": "factor", "shape": [1], "datatype": "FP32", "data": [5.0]}
+            answers = []
+            for inputs in ([], [factor], [factor | {"name": "other"}]):
+                body["inputs"] = [*body["inputs"][:1], *inputs]
+                answers.append((await client.request(method, path, json=body)).json())
+            return answers, (await client.get("/v2/models/relu")).json()
+
+    (plain, scaled, refused), described = asyncio.run(ask())
+    assert plain["outputs"][0]["data"][0] == 3
+    assert scaled["outputs"][0]["data"][0] == 15
+    assert "unknown input 'other'; expected x, factor" in refused["error"]
+    assert [entry["name"] for entry in described["inputs"]] == ["x", "factor"]
+    assert described["inputs"][1] == {
+        "name": "factor", "datatype": "FP32", "shape": [1], "parameters": {"optional": True},
+    }  # fmt: skip

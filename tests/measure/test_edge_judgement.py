@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.frontend import import_model
-from collage.frontend.edge_inputs import EdgeKind
+from collage.frontend import import_model, region_reference
+from collage.frontend.edge_inputs import EdgeKind, edge_inputs
 from collage.frontend.region_reference import RegionReference
 from collage.measure.edge_judgement import EdgeCases, EdgeRules, judge_edges
 
@@ -139,3 +139,65 @@ def test_indices_out_of_range_must_be_refused(kernel, defect, tmp_path):
 
 def test_a_quantised_region_is_not_judged_on_nan(relu):
     assert not judge(relu, lambda x: np.fmax(x, np.float32(0)), quantised=True).hides_nan
+
+
+DOUBLING = """
+<ir_version: 9, opset_import: ["" : 18]>
+main (float[2,8] x) => (float[2,8] y)
+<float limit = {100.0}>
+{
+    go = Constant <value = bool {1}> ()
+    y = Loop ("", go, x) <body = turn (int64 i, bool going, float[2,8] state)
+        => (bool next_going, float[2,8] next) {
+            next = Add (state, state)
+            least = ReduceMin <keepdims = 0> (next)
+            next_going = Less (least, limit)
+        }>
+}
+"""
+"""A loop that has no end where an element is 0, negative or -inf."""
+
+
+def test_a_loop_is_judged_where_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(region_reference, "MAX_RUN_S", 0.5)
+    onnx.save(onnx.parser.parse_model(DOUBLING), tmp_path / "model.onnx")
+    function = import_model(tmp_path / "model.onnx", work_dir=tmp_path).functions[0]
+    x = np.arange(1, 17, dtype=np.float32).reshape(2, 8)
+    cases = EdgeCases(function, function.graph.everything, [x])
+    kinds = [edges.kind for edges in edge_inputs(function, function.graph.everything, [x])]
+    assert kinds == [EdgeKind.FINITE]
+    assert cases.cases == []
+    reference = RegionReference(function, function.graph.everything)
+    assert reference.run([x])[0].min() == 128
+    with pytest.raises(TimeoutError):
+        reference.run([np.zeros_like(x)])
+
+
+POSITIVE = """
+<ir_version: 9, opset_import: ["" : 18]>
+main (float[2,8] x) => (float[n] y)
+{
+    zero = Constant <value = float {0.0}> ()
+    shape = Constant <value = int64[1] {-1}> ()
+    flat = Reshape (x, shape)
+    condition = Greater (flat, zero)
+    y = Compress (flat, condition)
+}
+"""
+"""An output whose shape depends on the numbers."""
+
+
+def test_an_output_of_another_shape_depends_on_infinity(tmp_path):
+    onnx.save(onnx.parser.parse_model(POSITIVE), tmp_path / "model.onnx")
+    function = import_model(tmp_path / "model.onnx", work_dir=tmp_path).functions[0]
+    x = np.full((2, 8), -1, np.float32)
+    x[0, :2] = 1
+    cases = EdgeCases(function, function.graph.everything, [x])
+    lengths = {case.edges.kind: len(case.expected[0]) for case in cases.cases}
+    assert (lengths[EdgeKind.NAN], lengths[EdgeKind.INFINITE]) == (2, 3)
+
+    def positive(x):
+        y = x[x > 0]
+        return np.where(np.isinf(y), np.float32(np.nan), y)
+
+    assert judge(cases, positive).defect == ""

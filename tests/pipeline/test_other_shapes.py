@@ -11,10 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 import collage
 from collage.cli import main
 from collage.errors import InputError, OptionError
+from collage.frontend.original_interface import read_interface
 from collage.options import Options
 from collage.runtime.fallback import FRAMEWORKS
 from collage.runtime.manifest import read_manifest
 from collage.verify.interleaved_benchmark import InterleavedBenchmark, latency_of
+from tests.support import original_models
 from tests.support.models import small_model
 
 TOKENS, WIDTH = 50, 16
@@ -156,6 +158,45 @@ def test_a_wrong_pad_is_refused_before_measuring(tmp_path, text, message):
     file = token_model(tmp_path / "tokens.onnx")
     with pytest.raises(OptionError, match=message):
         compiled(file, tmp_path / "bundle", shapes=SETS, pad=(text,), measure_budget_s=1e6)
+
+
+def test_callers_may_override_a_default(tmp_path):
+    file = original_models.flushed_scale_model(tmp_path / "scale.onnx")
+    summary = compiled(file, tmp_path / "bundle")
+    assert any("the default of factor is a constant" in note for note in summary.notes)
+    bundle, original = collage.load(tmp_path / "bundle"), onnxruntime.InferenceSession(file)
+    assert bundle.manifest.defaults == {"main": ("factor",)}
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)}
+    for factor in (None, 2.0, 3.0):
+        if factor is not None:
+            feeds["factor"] = np.array([factor], np.float32)
+        np.testing.assert_allclose(bundle.run(feeds)["y"], original.run(None, feeds)[0], 1e-6)
+    assert bundle.dispatch_counts().functions == {"main": 1}
+    assert bundle.dispatch_counts().fallback == 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("option", ["exact_only", "fallback"])
+def test_a_default_is_refused_without_a_fallback(option, tmp_path):
+    file = original_models.flushed_scale_model(tmp_path / "scale.onnx")
+    summary = compiled(
+        file, tmp_path / "bundle", allow_slower=True, **{option: option == "exact_only"}
+    )
+    assert any("calls that give it are refused" in note for note in summary.notes)
+    feeds = {"x": np.ones((2, 8), np.float32)}
+    bundle = collage.load(tmp_path / "bundle")
+    assert (bundle.run(feeds)["y"] == 3).all()
+    with pytest.raises(InputError, match="compile for the CPU without --exact-only"):
+        bundle.run(feeds | {"factor": np.ones(1, np.float32)})
+
+
+def test_old_files_have_no_overridable_weights(tmp_path):
+    file = original_models.flushed_scale_model(tmp_path / "scale.onnx")
+    assert read_interface(file).defaults == ("factor",)
+    model = onnx.load(file)
+    model.ir_version = 3
+    onnx.save(model, file)
+    assert read_interface(file).defaults == ()
 
 
 def test_bench_tells_way_and_fallback_of_shapes(tokens, capsys):

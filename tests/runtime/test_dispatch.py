@@ -68,6 +68,25 @@ def test_without_another_way_the_shapes_are_refused(session):
         Dispatcher(session, None, AXES).run(x(5, 2))
 
 
+def test_an_input_with_a_default_reaches_the_original(session, tmp_path):
+    file = original_models.flushed_scale_model(tmp_path / "m.onnx")
+    dispatcher = Dispatcher(session, open_session(file), AXES, defaults=["factor"])
+    feeds = x(2, 8)
+    assert (dispatcher.run(feeds)["y"] == 3).all()
+    feeds["factor"] = np.full(1, 5, np.float32)
+    assert (dispatcher.run(feeds)["y"] == 15).all()
+    assert (np.from_dlpack(dispatcher.run_tensors(feeds, 0)["y"]) == 15).all()
+    assert dispatcher.counts().fallback == 2
+
+
+def test_without_the_original_a_default_stays(session):
+    feeds = x(2, 8) | {"factor": np.ones(1, np.float32)}
+    with pytest.raises(InputError, match="has the default of 'factor' as a constant"):
+        Dispatcher(session, None, AXES, defaults=["factor"]).run(feeds)
+    with pytest.raises(InputError, match="unknown input 'factor'"):
+        Dispatcher(session, None, AXES).run(feeds)
+
+
 def test_an_unknown_input_is_refused_by_name(session, original):
     with pytest.raises(InputError, match="unknown input 'z'"):
         Dispatcher(session, original, AXES).run(x(2, 8) | {"z": np.ones(1)})

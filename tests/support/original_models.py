@@ -101,6 +101,18 @@ def scale_model(file: Path) -> Path:
     return save_model(file, nodes, inputs, outputs, [factor])
 
 
+def flushed_scale_model(file: Path) -> Path:
+    """As `scale_model`, of the shape [2, 8] and without negative numbers."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Mul", ["r", "factor"], ["y"]),
+    ]
+    factor = helper.make_tensor("factor", TensorProto.FLOAT, [1], [3.0])
+    x, y = (tensor(name, TensorProto.FLOAT, [2, 8]) for name in "xy")
+    inputs = [x, tensor("factor", TensorProto.FLOAT, [1])]
+    return save_model(file, nodes, inputs, [y], [factor])
+
+
 def square_model(file: Path) -> Path:
     """`y` is `x` times itself."""
     nodes = [helper.make_node("Mul", ["x", "x"], ["y"])]
