@@ -16,6 +16,8 @@ turn_telemetry_off()  # before anything is imported that would report
 from collage.options import Options  # noqa: E402
 
 if TYPE_CHECKING:
+    from tvm import IRModule
+
     from collage.entries import ModelPaths
     from collage.report.data import Summary
     from collage.runtime.loader import LoadedBundle
@@ -25,7 +27,7 @@ __all__ = ["Options", "compile", "load"]
 
 
 def compile(
-    models: "ModelPaths",
+    models: "ModelPaths | IRModule",
     options: Options | None = None,
     *,
     output: str | os.PathLike[str],
@@ -34,7 +36,7 @@ def compile(
 
     Args:
         models: ONNX file; or a folder of such files, or several files ("NAME=PATH" names an entry), or
-            files by the names of their entries.
+            files by the names of their entries; or a Relax module, whose public functions are entries.
         options: options of the compile; None: the defaults.
         output: folder to create or replace.
 
@@ -44,9 +46,11 @@ def compile(
     Raises:
         CollageError: see `collage.errors`; nothing is published then.
     """
-    from collage.entries import find_entries
-    from collage.pipeline import compile_model
+    from collage.entries import find_entries, is_relax_module
+    from collage.pipeline import compile_model, compile_module
 
+    if is_relax_module(models):
+        return compile_module(models, options or Options(), Path(output))
     return compile_model(find_entries(models), options or Options(), Path(output))
 
 

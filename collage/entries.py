@@ -7,16 +7,20 @@ entry, such as `batch`, is that of all entries that have it.
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from collage.errors import DimensionError, ModelError, OptionError
 from collage.options import Options
 from collage.runtime.function_names import MAIN, function_names
 from collage.runtime.virtual_machine import on_device
+
+if TYPE_CHECKING:
+    from tvm import IRModule
 
 Value = TypeVar("Value")
 
@@ -71,6 +75,12 @@ def find_entries(models: ModelPaths) -> tuple[ModelEntry, ...]:
             raise OptionError(f"{count} entries are called {name!r}: choose names with NAME=PATH")
     require_distinct_functions({entry.name: function_names(1, entry.name) for entry in entries})
     return entries
+
+
+def is_relax_module(models: "ModelPaths | IRModule") -> "TypeGuard[IRModule]":
+    """Tell whether `models` is a Relax module; TVM is loaded then, and is not loaded here."""
+    tvm = sys.modules.get("tvm")
+    return tvm is not None and isinstance(models, tvm.IRModule)
 
 
 def options_of(options: Options, entry: str, entries: Sequence[str]) -> Options:

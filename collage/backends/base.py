@@ -149,6 +149,8 @@ class Backend(abc.ABC):
     _remote_identity: str = ""
     draws_random_numbers: bool = False
     """Whether random operators draw as in the original model: ONNX Runtime's generators."""
+    computes_on_host: bool = False
+    """Whether its kernels for a GPU compute on the CPU; values that are pinned to the GPU exclude it."""
     graph_capturable: bool = True
     """Whether CUDA graphs may capture its kernels (`PluginKernel.graph_capturable`). In a plan with
     another kernel, the host launches every kernel."""

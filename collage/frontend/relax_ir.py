@@ -68,10 +68,10 @@ def result_types(function: relax.Function) -> list[TensorType | None]:
     """Return the types of the results; None for a result without static shape."""
     result = function.body.body.ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]
-    return [_static(item) for item in fields]
+    return [static_type(item) for item in fields]
 
 
-def _static(item) -> TensorType | None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def static_type(item) -> TensorType | None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     shape = getattr(item, "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
         return None

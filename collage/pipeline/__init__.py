@@ -5,6 +5,7 @@ from collage.pipeline.candidate_list import ListedBackend, list_candidates
 from collage.pipeline.compile import compile_model
 from collage.pipeline.compile_service import CompileService, LocalCompileService
 from collage.pipeline.doctor import Check, doctor
+from collage.pipeline.module_compile import compile_module
 from collage.pipeline.request import CompileRequest, CompileResult, RequestOptions, submit
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "CompileService",
     "compare_bundle",
     "compile_model",
+    "compile_module",
     "doctor",
     "list_candidates",
     "submit",

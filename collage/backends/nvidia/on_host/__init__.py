@@ -64,6 +64,7 @@ class OnHostBackend(CudaBackend):
     kind = "on_host"
     draws_random_numbers = True
     graph_capturable = False
+    computes_on_host = True
 
     def runtime_requirements(self) -> tuple[Availability, ...]:
         return (onnxruntime_availability(),)
