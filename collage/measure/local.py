@@ -115,6 +115,7 @@ class LocalMeasurer:
             measure_dispatch_overhead=self._boundary_s is None,
             device=conditions.device,
             kernels=kernels,
+            has_samples=any(function.has_samples for function in functions),
         )
         count = _worker_count(limits.workers, environment.threads, builds=builds)
         self._handles = [WorkerHandle(self._setup, limits.timeout_s) for _ in range(count)]

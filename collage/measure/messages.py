@@ -53,6 +53,7 @@ class Setup:
         measure_dispatch_overhead: measure the dispatch overhead for `Ready`.
         device: device of the kernels.
         kernels: folder of kernel files; None: the worker builds its kernels and times them.
+        has_samples: the user gave values of inputs, so messages of runs travel without numbers.
     """
 
     loader: str
@@ -65,6 +66,7 @@ class Setup:
     measure_dispatch_overhead: bool
     device: Target = Target.CPU
     kernels: KernelFolder | None = None
+    has_samples: bool = False
 
     @property
     def builds(self) -> bool:

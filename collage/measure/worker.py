@@ -51,11 +51,13 @@ class Worker:
         self._answers = answers
         self._runs = False
         """Whether the kernel of the present task is built: then an error may show values of inputs."""
+        self._has_samples = False
 
     def run(self) -> None:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
+        self._has_samples = setup.has_samples
         limit_files(setup)
         if setup.device.limits_address_space:
             limit_address_space(setup)
@@ -81,7 +83,9 @@ class Worker:
         except StickyError:
             raise  # every later call fails: the process ends, and its last line is the reason
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the outcome has the reason
-            reason = mask_numbers(reason_of(error)) if self._runs else reason_of(error)
+            reason = reason_of(error)
+            if self._runs and self._has_samples:
+                reason = mask_numbers(reason)
             return MeasurementOutcome(Cost.invalid(reason), durable=not is_infrastructure(error))
 
     def _build(self, builder: KernelBuilder, task: Task) -> MeasurementOutcome:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from collage.masking import mask_numbers
 from collage.measure.answers import AnswerReader, BadAnswerError
-from collage.measure.device import StickyError
 from collage.measure.messages import Answer, Request, Setup, pack_request
 from collage.measure.process_usage import Usage
 from collage.runtime.child_environment import python_environment
@@ -32,6 +31,7 @@ class WorkerProcess:
     def __init__(self, setup: Setup, module: str = WORKER) -> None:
         self._reader = AnswerReader()
         self._fault = ""
+        self._has_samples = setup.has_samples
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._scratch = tempfile.TemporaryDirectory(
             prefix="collage-worker-", ignore_cleanup_errors=True
@@ -119,7 +119,7 @@ class WorkerProcess:
             return signal.Signals(-code).name
         ending = "SIGABRT" if code < 0 else f"exit code {code}"
         message = last_line(self._errors)
-        if StickyError.__name__ not in message:  # the device's words have no values of inputs
+        if self._has_samples:
             message = mask_numbers(message)
         return f"{ending}: {message}" if message else ending
 

@@ -96,6 +96,7 @@ class Tuner:
             cache_flush_bytes=cache_flush_bytes,
             measure_dispatch_overhead=False,
             device=device,
+            has_samples=any(function.has_samples for function in functions),
         )
 
     def workload(self, work: MeasurementRequest) -> WorkloadDigest:

@@ -95,7 +95,7 @@ def test_a_lost_context_is_raised_and_stays():
 def make_measurer(folder: Path) -> LocalMeasurer:
     (folder / "reference").mkdir(exist_ok=True)
     return LocalMeasurer(
-        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
+        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64), has_samples=False)],
         [
             SimpleNamespace(
                 name=name,

@@ -62,7 +62,7 @@ def make_measurer(
     names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
     apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
     return LocalMeasurer(
-        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
+        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64), has_samples=False)],
         [
             SimpleNamespace(
                 name=name,

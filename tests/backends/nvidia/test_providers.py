@@ -102,7 +102,7 @@ def test_frameworks_of_the_gate_get_options_or_report_why_not(compiled, tmp_path
 
 REASONS = {
     "REFUSES": "nodes that are assigned to the default CPU EP, but fallback to CPU EP",
-    "FAILS": "CUDNN failure #: CUDNN_STATUS_NOT_SUPPORTED",  # numbers may be values of inputs
+    "FAILS": "CUDNN failure 3: CUDNN_STATUS_NOT_SUPPORTED",
     "LOSES": "an illegal memory access was encountered",
 }
 
