@@ -106,7 +106,8 @@ def inferred_types(
         logger.debug("shape inference without the propagation of data: %s", first_line(error))
         light = onnx.shape_inference.infer_shapes(light)
     graph = light.graph
-    types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+    stated_outputs = [value for value in graph.output if value.type.WhichOneof("value")]
+    types = {value.name: value.type for value in (*graph.value_info, *stated_outputs, *graph.input)}
     for tensor in model.graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types

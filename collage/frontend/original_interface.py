@@ -29,6 +29,7 @@ class OriginalInterface:
         inputs: inputs without the initialisers that callers cannot override.
         outputs: outputs.
         sha256: digest of the model's files.
+        has_all_types: False where only ONNX Runtime knows the type of an output; `outputs` lacks that one.
         dim_names: names of each value's open dimensions by value and axis; axes without a name are missing.
     """
 
@@ -36,6 +37,7 @@ class OriginalInterface:
     outputs: tuple[ModelValue, ...]
     sha256: str
     dim_names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    has_all_types: bool = True
 
     @property
     def is_numeric(self) -> bool:
@@ -74,9 +76,14 @@ def read_interface(path: Path) -> OriginalInterface:
         for value in graph.input
         if value.name not in defaults or model.ir_version >= FIRST_OVERRIDABLE_IR
     ]
+    typed = [value for value in graph.output if value.type.WhichOneof("value")]
     try:
         return OriginalInterface(
-            _values(inputs, defaults), _values(graph.output, set()), digest, _dim_names(graph)
+            _values(inputs, defaults),
+            _values(typed, set()),
+            digest,
+            _dim_names(graph),
+            has_all_types=len(typed) == len(graph.output),
         )
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None

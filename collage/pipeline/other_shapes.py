@@ -125,7 +125,9 @@ def answer_other_shapes(
     target = context.options.target
     may_fall_back = options.fallback and not options.exact_only and target.runs_original_file
     defaults = interface.defaults
-    has_fallback = may_fall_back and (interface.is_dynamic or bool(defaults))
+    has_fallback = (
+        may_fall_back and interface.has_all_types and (interface.is_dynamic or bool(defaults))
+    )
     if not (has_fallback or requests):
         return OtherShapes(model.entry, note=_default_note(defaults), defaults=defaults)
     folder = context.work_dir / "original"
