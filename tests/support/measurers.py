@@ -18,7 +18,7 @@ FAULTS = {
     "in_place": "overwrites its input 0",
     "forgetful": "when called repeatedly",
     "raising": "RuntimeError: the vendor's last words",
-    "printing": "IndexError: Gather_7: idx=# must be within [#,#]",
+    "printing": "IndexError: Gather_7: idx=131072 must be within [-100,99]",
     "printing_abort": "crashed: SIGABRT: Check failed: idx < size (# vs. #)",
     "segfault": "crashed: SIGSEGV",
     "abort": "crashed: SIGABRT: terminate called after throwing",
