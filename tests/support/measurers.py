@@ -19,7 +19,7 @@ FAULTS = {
     "forgetful": "when called repeatedly",
     "raising": "RuntimeError: the vendor's last words",
     "printing": "IndexError: Gather_7: idx=131072 must be within [-100,99]",
-    "printing_abort": "crashed: SIGABRT: Check failed: idx < size (# vs. #)",
+    "printing_abort": "crashed: SIGABRT: Check failed: idx < size (131072 vs. 100)",
     "segfault": "crashed: SIGSEGV",
     "abort": "crashed: SIGABRT: terminate called after throwing",
     "exiting": "crashed: exit code 3",
