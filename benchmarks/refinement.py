@@ -41,7 +41,7 @@ CONTEXTS = ("changes", "pairs")
 NOISE = 0.01
 """Scatter of measured latencies, as a share."""
 SECONDS = 3600.0
-HEADER = (
+TABLE_HEADER = (
     "| context | method | mean above the optimum | worst | functions | plans assembled |\n"
     "|---|---|---|---|---|---|"
 )
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=24, help="nodes of a function")
     parser.add_argument("--output", type=Path, help="folder of RESULTS.md")
     arguments = parser.parse_args()
-    table = [HEADER]
+    table = [TABLE_HEADER]
     for context in CONTEXTS:
         table += rows(context, arguments.functions, arguments.nodes)
     text = document(table, arguments.functions, arguments.nodes)

@@ -65,7 +65,7 @@ class EdgeInputs:
     Attributes:
         kind: kind of the changed elements.
         inputs: all inputs.
-        special: for each input the mask of the elements that are NaN or infinite; None without any.
+        special: masks of NaN and infinite elements, by input; None without any.
     """
 
     kind: EdgeKind

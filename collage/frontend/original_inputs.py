@@ -13,7 +13,7 @@ from collage.runtime.fallback import ModelValue
 from collage.runtime.value_types import STRING, Kind, ValueType
 
 WORDS = ("one", "two", "three", "a b", "", "Ünïcode", "1.5", "0")
-ELEMENTS = 2
+DRAWN_ELEMENTS = 2
 """Elements of a drawn sequence, entries of a drawn map."""
 _INTEGER_LIMIT = 8
 
@@ -90,9 +90,9 @@ def _draw(kind: ValueType, shape: tuple[int, ...], generator: np.random.Generato
     if kind.kind is Kind.OPTIONAL:
         return _draw(kind.element, shape, generator)
     if kind.kind is Kind.SEQUENCE:
-        return [_draw(kind.element, shape or (1,), generator) for _ in range(ELEMENTS)]
-    values = _tensor(kind.element.dtype, (ELEMENTS,), generator)
-    keys = WORDS[:ELEMENTS] if kind.dtype == STRING else range(ELEMENTS)
+        return [_draw(kind.element, shape or (1,), generator) for _ in range(DRAWN_ELEMENTS)]
+    values = _tensor(kind.element.dtype, (DRAWN_ELEMENTS,), generator)
+    keys = WORDS[:DRAWN_ELEMENTS] if kind.dtype == STRING else range(DRAWN_ELEMENTS)
     return dict(zip(keys, values.tolist(), strict=True))
 
 

@@ -5,7 +5,7 @@ The reference is unoptimised ONNX Runtime. docs/numerics.md has the rules:
 * finite edge values, extreme integers and negative indices: the same numbers, as on ordinary inputs;
 * an index out of range: an error, where ONNX Runtime gives one;
 * NaN: an output that is NaN in the reference and a number in the kernel is hidden. That is recorded, not
-  refused (`Judgement.hides_nan`); `--keep-nan` refuses it;
+  refused (`EdgeJudgement.hides_nan`); `--keep-nan` refuses it;
 * NaN where the reference has none is wrong unless the element depends on a special input: ONNX Runtime loses
   NaN itself in some maxima. Winograd's algorithm may spread it (`Backend.spreads_nan`);
 * infinities stay, or become NaN; beyond `MASK` a number counts as infinite.
@@ -37,7 +37,7 @@ Run = Callable[[Sequence[np.ndarray]], tuple[np.ndarray, ...]]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class EdgeJudgement:
     """The judgement of a kernel.
 
     Attributes:
@@ -126,7 +126,7 @@ class EdgeRules:
     spreads_nan: bool = False
 
 
-def judge_edges(cases: EdgeCases, run: Run, rules: EdgeRules) -> Judgement:
+def judge_edges(cases: EdgeCases, run: Run, rules: EdgeRules) -> EdgeJudgement:
     """Run the kernel on every edge case; return the first defect, and whether it hides NaN."""
     hides = False
     for case in cases.cases:
@@ -140,17 +140,17 @@ def judge_edges(cases: EdgeCases, run: Run, rules: EdgeRules) -> Judgement:
         except Exception as error:  # noqa: BLE001 - a toolchain's exceptions share no base class
             if case.expected is None:
                 continue
-            return Judgement(f"fails on {case.edges.kind}: {_last_line(error)}", hides)
+            return EdgeJudgement(f"fails on {case.edges.kind}: {_last_line(error)}", hides)
         if case.expected is None:
-            return Judgement("answers where ONNX Runtime refuses an index out of range", hides)
+            return EdgeJudgement("answers where ONNX Runtime refuses an index out of range", hides)
         if not is_special:
             defect = _ordinary_defect(case.expected, actual, rules)
         else:
             defect, hidden = _special_defect(cases, case, actual, rules)
             hides = hides or hidden
         if defect:
-            return Judgement(f"{defect}, on {case.edges.kind}", hides)
-    return Judgement("", hides)
+            return EdgeJudgement(f"{defect}, on {case.edges.kind}", hides)
+    return EdgeJudgement("", hides)
 
 
 def _ordinary_defect(

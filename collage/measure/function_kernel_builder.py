@@ -30,7 +30,7 @@ from collage.measure.callable_kernel import (
 )
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
-from collage.measure.edge_judgement import EdgeCases, EdgeRules, Judgement, judge_edges
+from collage.measure.edge_judgement import EdgeCases, EdgeJudgement, EdgeRules, judge_edges
 from collage.measure.kernel_builder import Prepared, ordinary_inputs_after, run_on
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
 from collage.measure.measurement_request import MeasurementRequest, compile_request
@@ -134,7 +134,7 @@ class FunctionKernelBuilder:
             return prepared
         return replace(prepared, judge_edges=functools.partial(self._judge_edges, work, prepared))
 
-    def _judge_edges(self, work: MeasurementRequest, prepared: Prepared) -> Judgement:
+    def _judge_edges(self, work: MeasurementRequest, prepared: Prepared) -> EdgeJudgement:
         backend = self._backends[work.backend]
         rules = EdgeRules(
             quantised=prepared.quantised, reduced=prepared.reduced, spreads_nan=backend.spreads_nan

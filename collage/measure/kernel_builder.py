@@ -15,7 +15,7 @@ import numpy as np
 
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.device import Device
-from collage.measure.edge_judgement import Judgement
+from collage.measure.edge_judgement import EdgeJudgement
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
@@ -52,7 +52,7 @@ class Prepared:
     probabilities: frozenset[int] = frozenset()
     fetch: Callable[[], None] | None = None
     """Copies inputs and outputs back from the device into the arrays; None on the CPU."""
-    judge_edges: Callable[[], Judgement] | None = None
+    judge_edges: Callable[[], EdgeJudgement] | None = None
     """Judges the kernel on edge inputs and restores its ordinary ones; None without edge inputs."""
     built_s: float = 0.0
     """Build time on another machine, in seconds; 0 for a kernel built by this process."""

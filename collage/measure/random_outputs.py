@@ -1,14 +1,15 @@
 """Judgement of random outputs: shape, dtype, finite numbers, and moments.
 
 Two draws differ, so no element is compared with the reference's. The elements of one draw are samples of one
-distribution: their mean and spread must be those of the reference, within `MAX_DEVIATION` standard errors.
+distribution: their mean and spread must be those of the reference, within `MAX_MOMENT_DEVIATION` standard
+errors.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-MAX_DEVIATION = 8.0
+MAX_MOMENT_DEVIATION = 8.0
 """Largest difference of two means in standard errors."""
 MIN_ELEMENTS = 64
 """Smallest number of elements whose moments say something."""
@@ -51,7 +52,7 @@ def _draws_differ(expected: np.ndarray, actual: np.ndarray) -> str:
     spreads = float(reference.std()), float(output.std())
     if min(spreads) * MAX_SPREAD_RATIO < max(spreads):
         return f"standard deviation {spreads[1]:.3g}, expected about {spreads[0]:.3g}"
-    allowed = MAX_DEVIATION * max(spreads) * float(np.sqrt(2 / expected.size))
+    allowed = MAX_MOMENT_DEVIATION * max(spreads) * float(np.sqrt(2 / expected.size))
     means = float(reference.mean()), float(output.mean())
     if abs(means[0] - means[1]) > allowed:
         return f"mean {means[1]:.3g}, expected about {means[0]:.3g}"

@@ -21,7 +21,7 @@ from collage.cost.cost import Cost
 from collage.masking import mask_numbers
 from collage.measure.answers import pack_answer
 from collage.measure.device import DeviceTimer, StickyError
-from collage.measure.edge_judgement import Judgement
+from collage.measure.edge_judgement import EdgeJudgement
 from collage.measure.kernel_builder import KernelBuilder, Prepared, open_kernel_builder
 from collage.measure.messages import (
     Answer,
@@ -101,7 +101,7 @@ class Worker:
         prepared = builder.prepare(task.work)
         self._runs = True
         wrong, error = first_run(prepared)
-        edges = Judgement(wrong)
+        edges = EdgeJudgement(wrong)
         if not wrong and prepared.judge_edges:
             edges = prepared.judge_edges()
         build_s = time.monotonic() - start + prepared.built_s

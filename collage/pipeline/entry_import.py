@@ -33,7 +33,7 @@ def import_entry(
 
     Raises:
         OptionError: an option does not name its entry where there are several.
-        CollageError: as of `frontend.isolated_import.guarded_import`.
+        CollageError: see `frontend.isolated_import.guarded_import`.
     """
     own = options_of(options, entry.name, entries)
     samples = read_samples(own.samples, own.inputs)

@@ -36,7 +36,7 @@ from collage.verify.shape_trial import Answer, Feed, TriedExecutable, try_feeds
 
 REFERENCE = FRAMEWORKS[0]
 """Framework of the reference numbers; it also runs a fallback that no other one runs faster."""
-MIN_GAIN = 0.05
+MIN_OPENVINO_GAIN = 0.05
 """Least gain of another framework as the fallback."""
 
 log = logging.getLogger(__name__)
@@ -307,7 +307,7 @@ def _relative_latency(framework: str, tried: Mapping[str, tuple[Fallback, list[A
         for expected, answer in zip(tried[REFERENCE][1], tried[framework][1], strict=True)
         if not expected.reason and not answer.reason
     ]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) / (1 - MIN_GAIN)
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) / (1 - MIN_OPENVINO_GAIN)
 
 
 def _default_note(names: Sequence[str], fallback: BundledFallback | None = None) -> str:

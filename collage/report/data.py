@@ -132,7 +132,7 @@ class FunctionSummary(_Frozen):
         ratios: time of the bundle over the time of each framework.
         original: framework for the original file as fallback; "" for a plan of regions.
         deterministic: True if repeated calls give equal outputs.
-        optimality: what the bounds of unmeasured candidates prove; None without a measured plan.
+        optimality: proof by the bounds of unmeasured candidates; None without a measured plan.
     """
 
     function: str

@@ -96,7 +96,7 @@ class Dispatcher:
         """Compute the outputs as tensors; those of the original model are on the host.
 
         Raises:
-            InputError: as of `run`; or an output of the original model is no tensor of numbers.
+            InputError: see `run`; or an output of the original model is no tensor of numbers.
         """
         if self._session is not None:
             outputs = self._session.run_tensors_if_taken(feeds, stream)

@@ -57,7 +57,7 @@ class OriginalSession:
 
         Raises:
             InputError: an input is missing or unknown, or the framework refuses it.
-            BundleError: as of `open`.
+            BundleError: the model cannot be opened.
         """
         values = self._native(feeds)
         with self._lock:

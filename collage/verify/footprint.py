@@ -26,7 +26,7 @@ from collage.verify.original_model import open_file
 if TYPE_CHECKING:
     import onnxruntime
 
-PATIENCE_S = 300.0
+FOOTPRINT_TIMEOUT_S = 300.0
 """Time limit of one process, in seconds."""
 
 
@@ -68,7 +68,7 @@ def _measured(arguments: Sequence[str], threads: int) -> Footprint:
             [sys.executable, "-m", __name__, str(threads), *arguments],
             env=environment,
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=FOOTPRINT_TIMEOUT_S,
             check=True,
         )
         answer = json.loads(done.stdout)

@@ -43,7 +43,7 @@ class Metrics:
         """Return the page.
 
         Args:
-            gauges: what the server is doing now.
+            gauges: present values of the gauges, by name.
             ways: ways of the calls of each model, for each copy; default none.
         """
         name = "collage_serve_request_seconds"

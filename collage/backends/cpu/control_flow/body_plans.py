@@ -19,7 +19,7 @@ class PlannedBody:
         name: name of its function, in the executable too.
         attribute: name of the node's attribute.
         simplified: path of its simplified file.
-        results: as of `frontend.model.Body`.
+        results: results of `frontend.model.Body`.
     """
 
     name: str
