@@ -31,7 +31,7 @@ class Cost:
         high: upper bound of the median at 95 % confidence, in seconds; NaN without an interval.
         samples: measured latencies, in seconds.
         reason: reason of an invalid cost, else "".
-        build_s: time of the build, in seconds.
+        build_s: time of the build, in seconds; of an invalid cost, the time until the failure.
         error: error of a kernel in reduced precision (`collage.runtime.precision`); 0 for all other kernels,
             which must compute the reference's numbers.
         hides_nan: whether the kernel gives a number where the original gives NaN.

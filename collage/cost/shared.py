@@ -28,7 +28,7 @@ from collage.cost.table import LocalCostTable
 from collage.store.base import Store
 from collage.store.record_keys import configured_keys
 
-Ranked = tuple[tuple[bool, float, float, str], Cost]
+Ranked = tuple[tuple[bool, float, float, str, float], Cost]
 
 NARROWEST = 1e-3
 """Smallest relative width of an interval in comparisons."""
@@ -151,7 +151,7 @@ def costs_prefix(environment: Environment | None) -> str:
 
 def _merge(ranked: list[Ranked], cost: Cost) -> None:
     """Insert a cost into the costs of its key, the best first."""
-    rank = (cost.is_invalid, _width(cost), cost.seconds, cost.reason)
+    rank = (cost.is_invalid, _width(cost), cost.seconds, cost.reason, cost.build_s)
     if all(rank != known_rank for known_rank, _ in ranked):
         ranked.append((rank, cost))
         ranked.sort(key=lambda entry: entry[0])

@@ -13,8 +13,10 @@ killed run repeats nothing.
 import math
 import os
 import selectors
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -303,6 +305,9 @@ class LocalMeasurer:
         self, run: "_Batch", pending: PendingMeasurement, outcome: MeasurementOutcome
     ) -> None:
         cost = outcome.cost
+        if cost.is_invalid and not cost.build_s:
+            # A voided cost is known by its content: equal failures of one key differ in their times.
+            cost = replace(cost, build_s=time.monotonic() - pending.assigned)
         if outcome.durable:
             self._table.put(pending.key, cost)
         else:

@@ -31,11 +31,17 @@ class WorkerState(Enum):
 
 @dataclass
 class PendingMeasurement:
-    """A cost key to measure, with the requests of the batch that share it."""
+    """A cost key to measure, with the requests of the batch that share it.
+
+    Attributes:
+        deaths: number of workers that were killed with it.
+        assigned: monotonic time of the last assignment to a worker, in seconds.
+    """
 
     key: CostKey
     requests: list[tuple[int, MeasurementRequest]] = field(default_factory=list)
     deaths: int = 0
+    assigned: float = 0.0
 
     @property
     def work(self) -> MeasurementRequest:
@@ -74,6 +80,7 @@ class WorkerHandle:
     def assign(self, pending: PendingMeasurement, task: Task) -> None:
         assert self.worker is not None
         self.pending = pending
+        pending.assigned = time.monotonic()
         self.run_backends.add(pending.work.backend)
         self.worker.send(task)
         self._enter(WorkerState.BUILDING, self._timeout_s)

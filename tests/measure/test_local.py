@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from collage.cost import Cost, LocalCostTable, SharedCostTable
+from collage.cost.cost_records import cost_checksum
 from collage.errors import MeasureError, StoreError
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.kernel_file import kernel_name
@@ -145,6 +146,28 @@ def test_only_one_kernel_is_timed_at_a_time(tmp_path):
     with_turns.close()
     assert [cost.reason for cost in costs] == [""] * len(batch)
     assert len({line.split()[-1] for line in built(tmp_path)}) == 2
+
+
+@pytest.mark.parametrize("fault", ["refusing", "segfault", "hang"])
+def test_a_failure_that_repeats_after_a_void_stays(tmp_path, fault):
+    """A void names a cost by its content: two failures of one key must not be equal."""
+    store = open_store(tmp_path / "store")
+    request = MeasurementRequest("f", 1, fault)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        table = SharedCostTable(store, LocalCostTable(tmp_path / name), time.monotonic)
+        measurer = make_measurer(tmp_path / name, table)
+        key = measurer.key(request)
+        [cost] = measurer.measure([request])
+        measurer.close()
+        assert measurer.measured == 1
+        table = table.within(ENVIRONMENT)
+        if name == "one":
+            table.void(key, cost_checksum(key, cost))
+            table.flush()
+    (tmp_path / "three").mkdir()
+    table = SharedCostTable(store, LocalCostTable(tmp_path / "three"), time.monotonic)
+    assert table.within(ENVIRONMENT).get(key) == cost
 
 
 @pytest.mark.parametrize(
