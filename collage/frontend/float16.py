@@ -58,6 +58,36 @@ def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:
     return copy
 
 
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of the model with bfloat16 as float32, whose casts to bfloat16 still round.
+
+    ONNX Runtime has no kernels for bfloat16 on a CPU but Cast.
+    """
+    before, after = TensorProto.BFLOAT16, TensorProto.FLOAT
+    wide = retyped(model, before, after)
+    pairs = list(zip(_graphs(model), _graphs(wide), strict=True))
+    for narrow_graph, graph in reversed(
+        pairs
+    ):  # bodies first: their nodes are copied with their owners
+        nodes = []
+        for narrow_node, node in zip(narrow_graph.node, graph.node, strict=True):
+            if _casts_to(narrow_node, before):
+                rounded = f"{node.output[0]}/bfloat16"
+                nodes.append(helper.make_node("Cast", node.input, [rounded], to=before))
+                node.input[0] = rounded
+            nodes.append(node)
+        if len(nodes) > len(graph.node):
+            del graph.node[:]
+            graph.node.extend(nodes)
+    return wide
+
+
+def _casts_to(node: onnx.NodeProto, element_type: int) -> bool:
+    return node.op_type == "Cast" and any(
+        attribute.name == "to" and attribute.i == element_type for attribute in node.attribute
+    )
+
+
 def retyped_array(value: np.ndarray, before: int, after: int) -> np.ndarray:
     """Return an array of type `before` in type `after`; return other arrays unchanged.
 

@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 
 from collage.errors import ModelError
-from collage.frontend.float16 import retyped, retyped_array
+from collage.frontend.float16 import retyped_array, widened
 from collage.frontend.input_drawing import draw_inputs, variants
 from collage.frontend.input_ranges import input_range
 from collage.frontend.model import Function
@@ -211,7 +211,7 @@ def open_unoptimised(
         change: edit of the graph, with inputs and outputs but without weights; none by default.
     """
     all_nodes = (1 << len(function.graph)) - 1
-    model = retyped(region_onnx(function, all_nodes, weights_as_inputs=True), BFLOAT16, FLOAT)
+    model = widened(region_onnx(function, all_nodes, weights_as_inputs=True))
     graph = model.graph
     outputs = dict.fromkeys((*extra_outputs, *function.graph.outputs))
     del graph.output[:], graph.input[:]

@@ -94,7 +94,7 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
     import onnx
 
     from collage.frontend.batch_statistics import lower_batch_statistics
-    from collage.frontend.float16 import retyped
+    from collage.frontend.float16 import widened
     from collage.frontend.load import read_proto
     from collage.frontend.onnx_versions import make_readable
 
@@ -105,7 +105,7 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
         if output.type.tensor_type.elem_type == bfloat16
     )
     lower_batch_statistics(loaded)
-    wide: onnx.ModelProto = retyped(loaded, bfloat16, onnx.TensorProto.FLOAT)
+    wide: onnx.ModelProto = widened(loaded)
     make_readable(wide)
     with tempfile.TemporaryDirectory(prefix="collage-original-") as folder:
         file = Path(folder) / "wide.onnx"
