@@ -4,6 +4,7 @@
 the first operation, with the other ones as post-ops.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -110,9 +111,9 @@ def _with_number(op: str, number: float, first: bool) -> PostOp:
                 raise BackendError("Div by a number whose reciprocal is no float32")
             return PostOp("linear", 1.0 / number, 0.0)
         case "Max":
-            return PostOp("clip", number, LARGEST)
+            return PostOp("clip", number, math.inf)
         case _:
-            return PostOp("clip", -LARGEST, number)
+            return PostOp("clip", -math.inf, number)
 
 
 def _with_tensor(op: str, operand: Operand, first: bool) -> list[PostOp]:
