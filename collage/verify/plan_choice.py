@@ -96,7 +96,8 @@ def run_final_round(
         raise rounds.no_plan_error()
     refused = benchmark.enter(frameworks)
     running = [framework.name for framework in frameworks if framework.name not in refused]
-    answers = compare_answers(rounds.checker, set(running))
+    is_reproducible = bool(plans) and not rounds.checker.function.drawn_outputs
+    answers = compare_answers(rounds.checker, set(running), is_reproducible=is_reproducible)
     exempt = {**rounds.checker.find_exempt(set(running) & REDUCED), **answers.exempt}
     comparison = Comparison(benchmark, seconds_each, rounds.on_round)
     if names := [*(plan.name for plan in plans), *running]:

@@ -374,6 +374,16 @@ def test_random_numbers_of_the_original_file_are_noted(tmp_path, monkeypatch):
     assert decision.exempt == {}
 
 
+def test_a_framework_with_state_does_not_count(tmp_path, monkeypatch):
+    """A plan has the numbers of the reference, so none is drawn."""
+    outputs = {"onnxruntime": [[1, 2], [3, 4]]}
+    benchmark = BenchmarkWithOutputs({"mix": 1.5, **FRAMEWORKS, **ORIGINALS}, outputs)
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
+    assert (decision.chosen.name, decision.verdict) == ("mix", PASSED)
+    assert decision.exempt == {"onnxruntime": "its numbers change from call to call"}
+    assert "onnxruntime does not count" in decision.reason
+
+
 def test_a_framework_with_other_numbers_neither_counts_nor_ships(tmp_path, monkeypatch):
     seconds = {"mix": 1.5, **FRAMEWORKS, **ORIGINALS, "openvino": 0.5, "original-openvino": 0.5}
     benchmark = BenchmarkWithOutputs(seconds, {"openvino": [[1, 2.1]] * 2})
