@@ -117,6 +117,11 @@ def publish(
         golden=golden,
         manifest=lambda files: _manifest(functions, facts, files),
         model_files=[file for bundled in facts.fallbacks for file in bundled.files],
+        defaults={
+            f"{model.entry}/{name}": value
+            for model in facts.models
+            for name, value in model.defaults.items()
+        },
     )
 
 

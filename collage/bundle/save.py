@@ -13,6 +13,7 @@ import numpy as np
 from collage.bundle.manifest import EXECUTABLE, ManifestDocument
 from collage.errors import BundleError
 from collage.runtime.arrays import save_arrays
+from collage.runtime.loader import DEFAULTS, GOLDEN
 from collage.store.atomic_folder import check_output, replace_folder, write_durably
 from collage.store.blobs import digest_of
 from collage.store.scratch import scratch_folder
@@ -40,6 +41,7 @@ def save_bundle(
     golden: Mapping[str, np.ndarray],
     manifest: Callable[[dict[str, str]], ManifestDocument],
     model_files: Sequence[Path] = (),
+    defaults: Mapping[str, np.ndarray] = {},
 ) -> ManifestDocument:
     """Publish a bundle as the folder `output`.
 
@@ -50,6 +52,7 @@ def save_bundle(
         golden: arrays by `function/input/NAME` and `function/output/NAME`.
         manifest: function from the digests of all files to the manifest.
         model_files: files of the original model, copied by their names; default none.
+        defaults: values of inputs that callers may leave out, by `ENTRY/NAME`; default none.
 
     Raises:
         BundleError: the folder cannot be written; the old content is untouched.
@@ -63,7 +66,9 @@ def save_bundle(
                 shutil.copyfile(executable, partial / EXECUTABLE)
             for file in model_files:
                 shutil.copyfile(file, partial / file.name)
-            save_arrays(partial / "golden.npz", golden)
+            save_arrays(partial / GOLDEN, golden)
+            if defaults:
+                save_arrays(partial / DEFAULTS, defaults)
             for name, text in generated_files.items():
                 (partial / name).write_text(text)
             digests: dict[str, str] = {

@@ -61,6 +61,7 @@ def import_model(
     keep_half: bool = False,
     entry: str = MAIN,
     optional_dims: Collection[str] = (),
+    taken_defaults: Collection[str] = (),
 ) -> Model:
     """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set of the entry.
 
@@ -75,6 +76,7 @@ def import_model(
         keep_half: keep the type of a float16 or bfloat16 model, for a GPU (`frontend.float16`).
         entry: name of the model's entry in its bundle.
         optional_dims: names in `dims` that the model may lack.
+        taken_defaults: names of inputs with a default that the functions take; default none.
 
     Raises:
         ModelError: the file cannot be used.
@@ -93,6 +95,7 @@ def import_model(
         keep_half=keep_half,
         entry=entry,
         optional_dims=optional_dims,
+        taken_defaults=taken_defaults,
     )
     return finish_import(path, simplified, entry)
 
@@ -106,13 +109,14 @@ def simplify_model(
     keep_half: bool,
     entry: str,
     optional_dims: Collection[str],
+    taken_defaults: Collection[str],
 ) -> Simplified:
     """Write each function of the model, simplified and with all types, to its own file.
 
     The arguments and errors are those of `import_model`.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    source, digest = read_model(path)
+    source, digest = read_model(path, taken_defaults)
     floats = float_types(source)
     absent = frozenset(optional_dims) - named_dims(source)
     dims = {name: size for name, size in dims.items() if name not in absent}

@@ -39,6 +39,7 @@ def guarded_import(
     keep_half: bool = False,
     entry: str = MAIN,
     optional_dims: Collection[str] = (),
+    taken_defaults: Collection[str] = (),
 ) -> Model:
     """Import a model within the limits of `collage.import_limits`; arguments as `import_model`.
 
@@ -59,6 +60,7 @@ def guarded_import(
         "keep_half": keep_half,
         "entry": entry,
         "optional_dims": sorted(optional_dims),
+        "taken_defaults": sorted(taken_defaults),
     }
     answer = ask_limited(__name__, question, file_allowance(path), path, folder=work_dir)
     names = function_names(len(shapes), entry)
@@ -116,6 +118,7 @@ def _answer(question: Question) -> Mapping[str, object]:
         keep_half=question["keep_half"],
         entry=question["entry"],
         optional_dims=question["optional_dims"],
+        taken_defaults=question["taken_defaults"],
     )
     return {
         "sha256": simplified.sha256,

@@ -1,7 +1,7 @@
 """Reading of a model file, and binding of its dynamic dimensions."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -25,20 +25,24 @@ MAX_DIMENSION = (1 << 31) - 1
 Shapes = Mapping[str, Sequence[int]]
 
 
-def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
+def read_model(path: Path, inputs: Collection[str] = ()) -> tuple[onnx.ModelProto, str]:
     """Load `path` with its external data; return the model and the SHA-256 of all its files.
+
+    Args:
+        path: ONNX file.
+        inputs: names of inputs with a default that stay inputs, without their defaults; default none.
 
     Raises:
         ModelError: it is no ONNX model, is damaged, or takes more than the limits of import.
     """
     with open_model(path) as files:
-        model = _parsed(files)
+        model = parse_model(files)
         digest = files.digest
         files.fill(model)
     if model.functions:
         model = _inlined(model, path)
     try:
-        _normalise(model)
+        _normalise(model, frozenset(inputs))
         lower_batch_statistics(model)
         lower_training_dropout(model)
         make_readable(model)
@@ -50,12 +54,13 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
 def read_proto(path: Path) -> onnx.ModelProto:
     """Load `path` with its external data, without normalisation. Raises ModelError."""
     with open_model(path) as files:
-        model = _parsed(files)
+        model = parse_model(files)
         files.fill(model)
         return model
 
 
-def _parsed(files: ModelFiles) -> onnx.ModelProto:
+def parse_model(files: ModelFiles) -> onnx.ModelProto:
+    """Parse a model without its external data. Raises ModelError."""
     try:
         model = onnx.load_model_from_string(files.data)
     except (DecodeError, UnicodeDecodeError, ValueError) as error:
@@ -74,16 +79,23 @@ def _inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path}: its functions cannot be expanded: {error}") from error
 
 
-def _normalise(model: onnx.ModelProto) -> None:
-    """Remove weights from the inputs (old files list them), and drop annotations."""
+def _normalise(model: onnx.ModelProto, kept_inputs: Set[str]) -> None:
+    """Remove weights from the inputs (old files list them), and drop annotations.
+
+    Args:
+        model: model to change.
+        kept_inputs: inputs whose initialisers are removed instead.
+    """
     graph = model.graph
+    graph.initializer.extend(dense_tensor(tensor) for tensor in graph.sparse_initializer)
+    del graph.sparse_initializer[:]
+    for position in reversed(range(len(graph.initializer)) if kept_inputs else ()):
+        if graph.initializer[position].name in kept_inputs:
+            del graph.initializer[position]
     weights = {tensor.name for tensor in graph.initializer}
-    weights.update(tensor.values.name for tensor in graph.sparse_initializer)
     inputs = [value for value in graph.input if value.name not in weights]
     del graph.input[:]
     graph.input.extend(inputs)
-    graph.initializer.extend(_dense(tensor) for tensor in graph.sparse_initializer)
-    del graph.sparse_initializer[:]
     for node in all_nodes(model):
         _normalise_node(node)
     del graph.value_info[:]
@@ -101,7 +113,7 @@ def _normalise_node(node: onnx.NodeProto) -> None:
         node.ClearField("domain")
     for attribute in node.attribute:
         if node.op_type == "Constant" and attribute.name == "sparse_value":
-            dense = _dense(attribute.sparse_tensor)
+            dense = dense_tensor(attribute.sparse_tensor)
             attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
 
 
@@ -109,7 +121,7 @@ def _domain(domain: str) -> str:
     return "" if domain in STANDARD_DOMAINS else domain
 
 
-def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+def dense_tensor(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     """Return a sparse tensor in dense form; its dense size is checked before. Raises ModelError."""
     values = onnx.numpy_helper.to_array(sparse.values)
     places = onnx.numpy_helper.to_array(sparse.indices)

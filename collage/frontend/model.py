@@ -148,3 +148,5 @@ class Model:
     entry: str = MAIN
     absent_dims: frozenset[str] = frozenset()
     """Dimensions of several entries that this one lacks."""
+    defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Defaults of inputs of the functions, by name: callers may leave these inputs out."""

@@ -13,12 +13,10 @@ import onnx
 from onnx import helper
 
 from collage.errors import ModelError
+from collage.frontend.input_names import FIRST_OVERRIDABLE_IR
 from collage.frontend.model_files import open_model
 from collage.runtime.fallback import ModelValue
 from collage.runtime.value_types import ELEMENTS, STRING, Kind, ValueType
-
-FIRST_OVERRIDABLE_IR = 4
-"""First version of the file format whose initialisers can be overridden by inputs."""
 
 
 @dataclass(frozen=True)

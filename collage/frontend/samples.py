@@ -12,6 +12,7 @@ import numpy as np
 
 from collage.errors import OptionError
 from collage.frontend.importer import ShapeSet
+from collage.frontend.input_names import InputNames
 from collage.frontend.model import Function, Model
 from collage.frontend.sample_files import Arrays, UserSamples
 from collage.graph.dataflow import TensorType
@@ -20,21 +21,24 @@ from collage.runtime.arrays import numpy_dtype
 _INTEGERS = "iub"
 
 
-def named_samples(samples: UserSamples, names: Sequence[str]) -> UserSamples:
+def named_samples(samples: UserSamples, names: InputNames) -> UserSamples:
     """Return the samples by input name: `arr_N` is the input N, a lone array that of a lone input.
 
+    Inputs with a default are not counted; their samples have their names.
+
     >>> lone = UserSamples(({"photo": np.zeros(2)},))
-    >>> list(named_samples(lone, ["x"]).sets[0])
+    >>> list(named_samples(lone, InputNames(("x",))).sets[0])
     ['x']
     """
     return replace(samples, sets=tuple(_named(arrays, names) for arrays in samples.sets))
 
 
-def _named(arrays: Arrays, names: Sequence[str]) -> Arrays:
-    if len(arrays) == len(names) == 1:
-        return {names[0]: next(iter(arrays.values()))}
-    places = {f"arr_{number}": name for number, name in enumerate(names)}
-    if set(arrays) <= set(places) and not set(arrays) & set(names):
+def _named(arrays: Arrays, names: InputNames) -> Arrays:
+    required = names.required
+    if len(arrays) == len(required) == 1 and not set(arrays) & set(names.optional):
+        return {required[0]: next(iter(arrays.values()))}
+    places = {f"arr_{number}": name for number, name in enumerate(required)}
+    if set(arrays) <= set(places) and not set(arrays) & {*required, *names.optional}:
         return {places[name]: array for name, array in arrays.items()}
     return arrays
 

@@ -1,6 +1,7 @@
 """Import of the entries of a bundle: each file with its own part of the options."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from collage.entries import (
     shared_dims,
 )
 from collage.frontend import Model
-from collage.frontend.input_names import input_names
+from collage.frontend.default_inputs import taken_defaults, with_defaults
+from collage.frontend.input_names import InputNames, input_names
 from collage.frontend.isolated_import import guarded_import
 from collage.frontend.sample_files import UserSamples, read_samples
 from collage.frontend.samples import named_samples, shape_sets, with_samples
@@ -37,8 +39,10 @@ def import_entry(
     """
     own = options_of(options, entry.name, entries)
     samples = read_samples(own.samples, own.inputs)
-    if samples:
-        samples = named_samples(samples, input_names(entry.path))
+    names = input_names(entry.path) if samples or own.shapes else InputNames(())
+    samples = named_samples(samples, names)
+    defaults = taken_defaults(entry.path, names, samples, own.shapes)
+    samples = with_defaults(samples, defaults, own.shapes)
     model = guarded_import(
         entry.path,
         dims=own.dims,
@@ -47,8 +51,9 @@ def import_entry(
         keep_half=options.target.has_half_precision,
         entry=entry.name,
         optional_dims=shared_dims(options, entries),
+        taken_defaults=defaults,
     )
-    return with_samples(model, samples)
+    return replace(with_samples(model, samples), defaults=defaults)
 
 
 def read_entry_samples(sources: Sequence[Any], entries: Sequence[ModelEntry]) -> UserSamples:

@@ -5,7 +5,8 @@ fastest on the compiled shapes and on smaller ones, in turn. Its numbers must be
 that the user declares paddable are tried with smaller shapes: what the executable computes with padding,
 cropped, must be what the original model computes without.
 
-An input with a default is a constant of the executable; the original model answers calls that give it.
+An input with a default is a constant of the executable; the original model answers calls that give it. Where
+the user gives values for such an input, the executable takes it (`collage.frontend.default_inputs`).
 """
 
 import logging
@@ -124,7 +125,7 @@ def answer_other_shapes(
     interface = read_interface(model.path)
     target = context.options.target
     may_fall_back = options.fallback and not options.exact_only and target.runs_original_file
-    defaults = interface.defaults
+    defaults = tuple(name for name in interface.defaults if name not in model.defaults)
     has_fallback = (
         may_fall_back and interface.has_all_types and (interface.is_dynamic or bool(defaults))
     )

@@ -7,6 +7,8 @@ A call takes the first of these ways that fits its inputs:
 3. the fallback: the original model in its framework, if the bundle has it.
 
 An input with a default is a constant of the functions; a call that gives such an input takes the third way.
+Where the user compiled with values of such an input, it is an input of the functions, and a call that leaves
+it out has the default.
 
 Each way is counted, and the calls of the last two by shape, so that operators see which shapes to compile
 next.
@@ -60,6 +62,7 @@ class Dispatcher:
         axes: Sequence[PaddedAxis] = (),
         *,
         defaults: Collection[str] = (),
+        default_values: Mapping[str, np.ndarray] = {},
     ) -> None:
         """Dispatch to the executable's session, the original model's, or both.
 
@@ -68,7 +71,9 @@ class Dispatcher:
             original: session of the original model; None without.
             axes: axes that may be padded to a function's shapes; default none.
             defaults: names of the inputs whose defaults are constants of the functions; default none.
+            default_values: values of inputs of the functions that callers may leave out; default none.
         """
+        self._default_values = dict(default_values)
         self._defaults = frozenset(defaults)
         self._session, self._original = session, original
         self._padding = _padding(session, axes) if session and axes else None
@@ -82,6 +87,8 @@ class Dispatcher:
         Raises:
             InputError: no way takes these names, shapes or dtypes.
         """
+        if self._default_values:
+            feeds = {**self._default_values, **feeds}
         if self._session is not None:
             outputs = self._session.run_if_taken(feeds)
             if outputs is not None:
@@ -98,6 +105,8 @@ class Dispatcher:
         Raises:
             InputError: see `run`; or an output of the original model is no tensor of numbers.
         """
+        if self._default_values:
+            feeds = {**self._default_values, **feeds}
         if self._session is not None:
             outputs = self._session.run_tensors_if_taken(feeds, stream)
             if outputs is not None:
@@ -149,8 +158,8 @@ class Dispatcher:
             return None
         return InputError(
             f"the bundle has the default of {', '.join(map(repr, names))} as a constant, and no fallback "
-            "for another value: leave the input out, or compile for the CPU without --exact-only and "
-            "--no-fallback"
+            "for another value: leave the input out, compile with a sample of it (--input "
+            f"{names[0]}=VALUE), or compile for the CPU without --exact-only and --no-fallback"
         )
 
 

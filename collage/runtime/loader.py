@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import cast
 from zipfile import BadZipFile
 
+import numpy as np
+
 from collage.errors import BundleError, InputError
 from collage.runtime.arrays import load_arrays
 from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
@@ -38,6 +40,8 @@ from collage.runtime.tensor_exchange import DeviceTensor
 from collage.runtime.virtual_machine import ExecutableFile
 
 GOLDEN = "golden.npz"
+DEFAULTS = "defaults.npz"
+"""File of the values of inputs that callers may leave out, by `ENTRY/NAME`."""
 
 
 def load(
@@ -77,7 +81,7 @@ def open_bundle(path: Path, keys: TrustedKeys | None) -> "LoadedBundle":
         except BundleError as error:
             raise BundleError(f"{path}: {error}") from None
     manifest = parse_manifest(data, str(path / MANIFEST))
-    files = open_files(folder, manifest, keep={*manifest.kept_files, GOLDEN})
+    files = open_files(folder, manifest, keep={*manifest.kept_files, GOLDEN, DEFAULTS})
     declare_libraries(manifest)
     verify_machine(manifest)
     return LoadedBundle(path, manifest, files)
@@ -98,7 +102,8 @@ class LoadedBundle:
         Args:
             path: folder of the bundle, for messages.
             manifest: manifest of the bundle.
-            files: verified files: those of `manifest.kept_files`, and the golden data if there are any.
+            files: verified files: those of `manifest.kept_files`, the golden data and defaults if there are
+                any.
             originals: sessions of the fallbacks by entry; None: sessions of its own.
         """
         self.path = path
@@ -111,12 +116,14 @@ class LoadedBundle:
             }
         self._originals = originals
         sessions = self._open_sessions() if manifest.executable else {}
+        self._default_values = self._read_defaults()
         self._dispatchers = {
             entry: Dispatcher(
                 sessions.get(entry),
                 originals.get(entry),
                 manifest.padding.get(entry, ()),
                 defaults=manifest.defaults.get(entry, ()),
+                default_values=self._default_values.get(entry, {}),
             )
             for entry in self.entries
         }
@@ -133,6 +140,22 @@ class LoadedBundle:
             if (functions := manifest.functions_of(entry))
         }
 
+    def _read_defaults(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return the values of inputs that callers may leave out, by entry and name."""
+        values: dict[str, dict[str, np.ndarray]] = {}
+        for key, array in self._arrays(DEFAULTS).items() if DEFAULTS in self._files else ():
+            entry, _, name = key.partition("/")
+            values.setdefault(entry, {})[name] = array
+        return values
+
+    def _arrays(self, file_name: str) -> dict[str, np.ndarray]:
+        """Read a file of arrays. Raises BundleError."""
+        try:
+            with self._files[file_name].content() as file:
+                return load_arrays(file)
+        except (OSError, ValueError, BadZipFile) as error:
+            raise BundleError(f"{self.path} has a damaged {file_name}: {error}") from error
+
     @property
     def entries(self) -> tuple[str, ...]:
         """Names of the entries; a model in one file has the entry `main`."""
@@ -146,6 +169,10 @@ class LoadedBundle:
     def fallback(self, entry: str = MAIN) -> Fallback | None:
         """Return the original model that answers an entry's other shapes; None without."""
         return self._originals[entry].fallback if entry in self._originals else None
+
+    def defaults(self, entry: str = MAIN) -> tuple[str, ...]:
+        """Return the names of an entry's inputs that have a default."""
+        return (*self.manifest.defaults.get(entry, ()), *self._default_values.get(entry, ()))
 
     def open_fallbacks(self) -> None:
         """Open the original models, each of which otherwise opens at its first call.

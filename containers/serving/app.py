@@ -182,7 +182,9 @@ class Server:
     async def _model(self, request: Request) -> Response:
         model = self._requested(request)
         return JSONResponse(
-            model_metadata(model.name, self.version, model.signatures, model.fallback)
+            model_metadata(
+                model.name, self.version, model.signatures, model.fallback, optional=model.defaults
+            )
         )
 
     async def _model_ready(self, request: Request) -> Response:

@@ -107,7 +107,7 @@ class Engine:
 
     def defaults_of(self, entry: str) -> tuple[str, ...]:
         """Return the names of an entry's inputs with a default."""
-        return self.executables[0].bundle.manifest.defaults.get(entry, ())
+        return self.executables[0].bundle.defaults(entry)
 
     def signatures_of(self, entry: str) -> tuple[Signature, ...]:
         """Return the signatures of an entry's functions."""

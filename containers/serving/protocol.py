@@ -6,7 +6,7 @@ Every part has one type, checked before its use; errors name the part.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from containers.serving.tensors import DATATYPES, checked_shape, from_bytes, fro
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_ID = 1024
+_OPTIONAL = {"parameters": {"optional": True}}
 _NAMES = {numpy_name: name for name, numpy_name in DATATYPES.items()}
 Object = dict[str, Any]
 
@@ -88,7 +89,7 @@ def parse_request(
     end = json_length(header_length, len(body))
     raw = _of(dict, parse_json(body if end == len(body) else body[:end], limits), "the request")
     binary = _flag(_parameters(raw, "the request"), "binary_data_output", False)
-    names = [*(tensor.name for tensor in signatures[0].inputs), *defaults]
+    names = list(dict.fromkeys([*(tensor.name for tensor in signatures[0].inputs), *defaults]))
     inputs, tail = _inputs(raw, memoryview(body)[end:], names)
     if tail:
         raise InputError(f"{len(tail)} bytes follow the tensors that the request describes")
@@ -137,7 +138,12 @@ def requested_outputs(request: Request, outputs: Mapping[str, object]) -> Mappin
 
 
 def model_metadata(
-    model: str, version: str, signatures: Sequence[Signature], fallback: Fallback | None = None
+    model: str,
+    version: str,
+    signatures: Sequence[Signature],
+    fallback: Fallback | None = None,
+    *,
+    optional: Collection[str] = (),
 ) -> Object:
     """Return the model's metadata; a dimension of several sizes is -1.
 
@@ -148,6 +154,7 @@ def model_metadata(
         version: version of the model.
         signatures: its functions.
         fallback: original model for other shapes; None without.
+        optional: names of the inputs that may be left out.
     """
     sides = (
         [signature.inputs for signature in signatures],
@@ -156,7 +163,9 @@ def model_metadata(
     inputs, outputs = ([_merged(same) for same in zip(*side, strict=True)] for side in sides)
     if fallback is not None:
         inputs, outputs = _opened(inputs, fallback.inputs), _opened(outputs, fallback.outputs)
-        inputs += _optional(fallback.inputs)
+        listed = {tensor["name"] for tensor in inputs}
+        inputs += [tensor for tensor in _optional(fallback.inputs) if tensor["name"] not in listed]
+    inputs = [tensor | _OPTIONAL if tensor["name"] in optional else tensor for tensor in inputs]
     return {
         "name": model, "versions": [version], "platform": "collage", "inputs": inputs,
         "outputs": outputs,
@@ -251,7 +260,6 @@ def _optional(values: Sequence[ModelValue]) -> list[Object]:
             "name": value.name,
             "datatype": _NAMES[value.type.dtype],
             "shape": [-1] if value.shape is None else list(value.shape),
-            "parameters": {"optional": True},
         }
         for value in values
         if value.has_default and value.type.is_numeric and value.type.dtype in _NAMES

@@ -37,7 +37,7 @@ def application_of(folder, file):
     fallback = Fallback("onnxruntime", file.name, interface.inputs, interface.outputs)
     padding = {"input": "x", "axis": 0, "value": 0.0, "crops": [
         {"output": "y", "axis": 0, "divisor": 1, "offset": 0}]}  # fmt: skip
-    names = ("model.so", "golden.npz", file.name)
+    names = {"model.so", "golden.npz", file.name, *(f.name for f in folder.glob("defaults.npz"))}
     write_manifest(
         folder,
         fallbacks=[fallback_document(fallback)],
@@ -104,3 +104,21 @@ def test_inputs_with_defaults_are_optional(folder):
     assert described["inputs"][1] == {
         "name": "factor", "datatype": "FP32", "shape": [1], "parameters": {"optional": True},
     }  # fmt: skip
+
+
+def test_an_input_of_the_functions_may_have_a_default(folder):
+    np.savez(folder / "defaults.npz", **{"main/x": np.full((2, 8), 7, np.float32)})
+    application = application_of(folder, original_models.square_model(folder / "original.onnx"))
+
+    async def ask():
+        transport = httpx.ASGITransport(app=application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            method, path, body = infer("relu", np.full((2, 8), 3, np.float32))
+            answers = []
+            for inputs in (body["inputs"], []):
+                answers.append(await client.request(method, path, json=body | {"inputs": inputs}))
+            return answers, (await client.get("/v2/models/relu")).json()
+
+    answers, described = asyncio.run(ask())
+    assert [answer.json()["outputs"][0]["data"][0] for answer in answers] == [3, 7]
+    assert [entry["parameters"] for entry in described["inputs"]] == [{"optional": True}]
