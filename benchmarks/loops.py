@@ -130,7 +130,7 @@ def row(case: LoopCase, options: Options, folder: Path, seconds: float) -> str:
         values = load_reference(samples.reference_dir)
         plans = read_plans(context.bodies_dir, function.name, 0)
         assert plans is not None, context.notes
-        driven = ControlFlowBackend(context.bodies_dir)
+        driven = ControlFlowBackend(context.bodies_dir, function.name)
         variants = [plan.variant for plan in plans.plans]
         targets = [
             *kernels(function, OnnxRuntimeBackend(), ("",), values=values, context=context),

@@ -141,12 +141,14 @@ def bundle_functions(options: Options, entries: Sequence[str]) -> tuple[str, ...
     Raises:
         OptionError: two functions have one name, or an option does not name its entry.
     """
-    functions = {
-        entry: function_names(len(options_of(options, entry, entries).shapes), entry)
-        for entry in entries
-    }
+    functions = {entry: entry_functions(options, entry, entries) for entry in entries}
     require_distinct_functions(functions)
     return tuple(name for names in functions.values() for name in names)
+
+
+def entry_functions(options: Options, entry: str, entries: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of one entry's functions. Raises OptionError where an option names no entry."""
+    return function_names(len(options_of(options, entry, entries).shapes), entry)
 
 
 def require_distinct_functions(functions: Mapping[str, Sequence[str]]) -> None:
@@ -174,8 +176,7 @@ def entry_of(function: str, entries: Sequence[ModelEntry], options: Options) -> 
     """
     names = [entry.name for entry in entries]
     for entry in entries:
-        count = len(options_of(options, entry.name, names).shapes)
-        if function in function_names(count, entry.name):
+        if function in entry_functions(options, entry.name, names):
             return entry
     raise OptionError(
         f"there is no function {function!r}, only {', '.join(bundle_functions(options, names))}"

@@ -77,6 +77,7 @@ class Batch(_Document):
         fetches: True if kernels come from the store; False if the measuring pod builds them.
         request: digest of the compile request, which names the model.
         function: name of the function of all candidates.
+        caller: name of the model's function with the body that `function` names; "" where that is no body.
         environment: required environment of every pod.
         backends: required identity of each backend, by name.
         shards: requests of each completion index.
@@ -87,6 +88,7 @@ class Batch(_Document):
     fetches: bool = False
     request: str
     function: str
+    caller: str = ""
     environment: Environment
     backends: Mapping[str, str]
     shards: tuple[tuple[ShardRequest, ...], ...]
@@ -185,6 +187,7 @@ def write_batch(
     *,
     request: str,
     function: str,
+    caller: str = "",
     environment: Environment,
     backends: Mapping[str, str],
     purpose: Purpose = "measure",
@@ -197,6 +200,7 @@ def write_batch(
         fetches=fetches,
         request=request,
         function=function,
+        caller=caller,
         environment=environment,
         backends={name: backends[name] for name in sorted(used)},
         shards=tuple(tuple(map(_written, shard)) for shard in shards),

@@ -56,6 +56,7 @@ class Function:
             value is generated. Not in the simplified file.
         settings: the user's literal values by input name, for sample sets and generated inputs.
         origin: SHA-256 of the model's original files, where there are samples; "" without.
+        caller_samples: `sample_digest` of the function that this body belongs to; "" for other functions.
         bodies: bodies of the control-flow nodes, where they are functions (`frontend.bodies`).
     """
 
@@ -71,6 +72,7 @@ class Function:
     sample_sets: Sequence[Mapping[str, np.ndarray]] = ()
     settings: Mapping[str, np.ndarray] = field(default_factory=dict)
     origin: str = ""
+    caller_samples: str = ""
     bodies: tuple["Body", ...] = ()
 
     def type_of(self, value: str) -> TensorType | OpenType:
@@ -80,12 +82,17 @@ class Function:
 
     @property
     def has_samples(self) -> bool:
-        """Tell whether the user gave values of inputs."""
-        return bool(self.sample_sets or self.settings)
+        """Tell whether the user gave values of inputs, of this function or of a body's caller."""
+        return bool(self.sample_sets or self.settings or self.caller_samples)
 
     @cached_property
     def sample_digest(self) -> str:
-        """SHA-256 of the model and of the measured values: the first set and the settings; "" without."""
+        """SHA-256 of the model and of the measured values: the first set and the settings; "" without.
+
+        A body is measured on values that come from its caller's.
+        """
+        if self.caller_samples:
+            return self.caller_samples
         measured = {**(self.sample_sets[0] if self.sample_sets else {}), **self.settings}
         digest = hashlib.sha256(self.origin.encode())
         for name, array in sorted(measured.items()):

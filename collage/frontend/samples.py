@@ -104,15 +104,31 @@ def with_samples(model: Model, samples: UserSamples) -> Model:
         model,
         notes=(*model.notes, _note(samples)),
         functions=tuple(
-            replace(
-                function,
-                sample_sets=tuple(fitting[function.name]),
-                settings=_converted_all(function, samples.settings),
-                origin=model.sha256,
+            _with_marked_bodies(
+                replace(
+                    function,
+                    sample_sets=tuple(fitting[function.name]),
+                    settings=_converted_all(function, samples.settings),
+                    origin=model.sha256,
+                )
             )
             for function in model.functions
         ),
     )
+
+
+def _with_marked_bodies(function: Function) -> Function:
+    """Return the function with bodies that know the digest of its samples."""
+    bodies = (
+        replace(
+            body,
+            function=_with_marked_bodies(
+                replace(body.function, caller_samples=function.sample_digest)
+            ),
+        )
+        for body in function.bodies
+    )
+    return replace(function, bodies=tuple(bodies))
 
 
 def _note(samples: UserSamples) -> str:

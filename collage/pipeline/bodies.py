@@ -6,11 +6,16 @@ backends are candidates too; the caller's search measures both. Bodies of equal 
 
 Nested bodies come first: the inner loop is then a candidate in the search of the outer body. A body without a
 plan leaves its node whole, with a note in the report.
+
+On a cluster the controller only searches bodies (`search_bodies`): pods measure their candidates as for any
+function. Kernels of nodes need assembled bodies, and so a linker. The pod that builds the bundle has one: it
+finds the costs and finished searches of bodies in the store, and measures the kernels of nodes itself.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -20,14 +25,16 @@ from collage.backends.cpu.control_flow.body_plans import (
     BodiesPlan,
     NodePlans,
     PlannedBody,
+    function_plans,
     read_plans,
     write_plans,
 )
-from collage.errors import BackendError, ModelError, SearchError
+from collage.errors import BackendError, ClusterError, CollageError, ModelError, SearchError
 from collage.frontend import Function, Model
 from collage.frontend.model import Body
 from collage.frontend.region import region_digest
 from collage.masking import mask_numbers
+from collage.measure.measurement_request import SearchMeasurer
 from collage.options import Precision
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans
@@ -40,6 +47,8 @@ from collage.rules.rule import HOST
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 from collage.verify.body_reference import save_body_reference
+
+FOR_PROCESSORS = "bodies of control flow are partitioned for processors only"
 
 
 @dataclass
@@ -63,19 +72,14 @@ class BodyPartitioner:
         """
         if self.context.options.target.is_gpu:
             if function.bodies:
-                self.context.notes.append(
-                    "bodies of control flow are partitioned for processors only"
-                )
+                self.context.notes.append(FOR_PROCESSORS)
             return
         for node, bodies in _bodies_by_node(function):
             try:
                 self._partition_node(function, node, bodies, reference_dir)
             except (ModelError, SearchError, BackendError) as error:
-                op = function.graph.nodes[node]
-                reason = mask_numbers(error.reason.splitlines()[0])
-                self.context.notes.append(
-                    f"{op.name} ({op.op}) stays whole: its body has no plan of its own: {reason}"
-                )
+                self.context.notes.append(_whole_note(function, node, error))
+        self._offer_nodes(function)
 
     def _partition_node(
         self, function: Function, node: int, bodies: Sequence[Body], reference_dir: Path
@@ -107,7 +111,6 @@ class BodyPartitioner:
             ),
         )
         write_plans(node_plans, self.context.bodies_dir)
-        self._add_backend()
         shown = " and ".join(sorted(node_plans.plans[0].backends)) or "no kernels"
         op = function.graph.nodes[node]
         self.context.notes.append(f"{op.name} ({op.op}) has a candidate with its body on {shown}")
@@ -123,7 +126,8 @@ class BodyPartitioner:
             self.model.path, function, body, reference_dir, work_dir=context.work_dir
         )
         self.partition(body.function, folder)
-        search = self._search(body.function, folder)
+        open_measurer = partial(local_measurer, body.function, folder, context)
+        search = search_body(body.function, context, open_measurer)
         plans = WholePlans(search, context)
         ranked = sorted(search.plans, key=lambda plan: plan.plan.predicted_s)
         return [
@@ -131,27 +135,71 @@ class BodyPartitioner:
             for plan in ranked[: len(ControlFlowBackend.variants)]
         ]
 
-    def _search(self, function: Function, reference_dir: Path) -> FunctionSearch:
-        digest = region_digest(function, function.graph.everything)
-        searches = self.context.body_searches
-        if digest not in searches:
-            context = self._exact_context
-            enumerated = enumerated_function(function, context)
-            measurer = local_measurer(function, reference_dir, context)
-            searches[digest], _ = search_with_measurements(enumerated, measurer, context)
-        search = searches[digest]
-        return replace(search, enumerated=replace(search.enumerated, function=function))
+    def _offer_nodes(self, function: Function) -> None:
+        """Make the driven nodes of this function, and of no other one, candidates."""
+        backends = [b for b in self.context.backends if b.name != CONTROL_FLOW]
+        folder = self.context.bodies_dir
+        if function_plans(folder, function.name):
+            backends.append(ControlFlowBackend(folder, function.name))
+        self.context.backends = backends
 
-    @property
-    def _exact_context(self) -> CompileContext:
-        """The context without reduced precision: the caller's search has no error of a body's kernel."""
-        options = replace(self.context.options, precision=Precision.FP32)
-        return replace(self.context, options=options)
 
-    def _add_backend(self) -> None:
-        backends = self.context.backends
-        if all(backend.name != CONTROL_FLOW for backend in backends):
-            self.context.backends = [*backends, ControlFlowBackend(self.context.bodies_dir)]
+def search_bodies(
+    function: Function,
+    context: CompileContext,
+    open_measurer: Callable[[Function], SearchMeasurer],
+) -> list[str]:
+    """Search the bodies of a function, nested ones first, and assemble none.
+
+    Args:
+        function: function with the nodes.
+        context: shared state of the compile.
+        open_measurer: returns the measurer of a body's candidates.
+
+    Returns:
+        a note for each node with a body that has no plan.
+    """
+    if context.options.target.is_gpu:
+        return [FOR_PROCESSORS] if function.bodies else []
+    notes: dict[str, None] = {}
+    for body in function.bodies:
+        notes |= dict.fromkeys(search_bodies(body.function, context, open_measurer))
+        try:
+            if body.function.graph.nodes:
+                search_body(body.function, context, partial(open_measurer, body.function))
+        except (ModelError, SearchError, BackendError, ClusterError) as error:
+            notes[_whole_note(function, body.node, error)] = None
+    return list(notes)
+
+
+def search_body(
+    function: Function, context: CompileContext, open_measurer: Callable[[], SearchMeasurer]
+) -> FunctionSearch:
+    """Search a body, once for all bodies of equal structure.
+
+    Raises:
+        SearchError: no plan covers it.
+        CollageError: a measurement fails.
+    """
+    # The caller's search has no error of a body's kernel: reduced precision is not for bodies.
+    exact = replace(context, options=replace(context.options, precision=Precision.FP32))
+    digest = region_digest(function, function.graph.everything)
+    if digest not in context.body_searches:
+        enumerated = enumerated_function(function, exact)
+        search, _ = search_with_measurements(enumerated, open_measurer(), exact)
+        context.body_searches[digest] = search
+    search = context.body_searches[digest]
+    return replace(search, enumerated=replace(search.enumerated, function=function))
+
+
+def body_path(function: Function, name: str) -> tuple[Body, ...] | None:
+    """Return the bodies from a function to the body of this name; None where there is no such body."""
+    for body in function.bodies:
+        if body.function.name == name:
+            return (body,)
+        if (inner := body_path(body.function, name)) is not None:
+            return (body, *inner)
+    return None
 
 
 @dataclass(frozen=True)
@@ -204,3 +252,9 @@ def _bodies_plan(variant: str, choice: Sequence[_BodyExecutable | None]) -> Bodi
 def _bodies_by_node(function: Function) -> list[tuple[int, list[Body]]]:
     ordered = sorted(function.bodies, key=lambda body: body.node)
     return [(node, list(bodies)) for node, bodies in groupby(ordered, lambda body: body.node)]
+
+
+def _whole_note(function: Function, node: int, error: CollageError) -> str:
+    op = function.graph.nodes[node]
+    reason = mask_numbers(error.reason.splitlines()[0])
+    return f"{op.name} ({op.op}) stays whole: its body has no plan of its own: {reason}"

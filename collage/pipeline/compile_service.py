@@ -11,15 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from collage.backends.registry import available_backends
-from collage.entries import ModelEntry, bundle_functions, entry_of
+from collage.backends.registry import available_backends, known_backends
+from collage.entries import ModelEntry, bundle_functions, entry_functions, entry_of
 from collage.errors import OptionError, SearchError
 from collage.frontend import Function, Model
+from collage.frontend.original_interface import read_interface
 from collage.measure.environment import last_level_cache_bytes, this_environment
 from collage.measure.measurement_request import SearchMeasurer
 from collage.options import DeviceName, Options
+from collage.pipeline.bodies import BodyPartitioner
 from collage.pipeline.compile import compile_model
 from collage.pipeline.compile_context import CompileContext, open_compile_context
+from collage.pipeline.original_bundle import require_original_allowed, unlike_executable
 from collage.pipeline.original_plan import OriginalFile, without_plans
 from collage.pipeline.request import (
     CompileRequest,
@@ -53,7 +56,7 @@ from collage.store.manifests import bundle_files
 from collage.store.statement import SignedModel
 
 OpenMeasurer = Callable[[Model, Function, CompileContext], SearchMeasurer]
-"""Factory of the measurer for one function's search."""
+"""Factory of the measurer for one function's search; searches the bodies of its control flow before."""
 
 
 class CompileService(Protocol):
@@ -64,7 +67,13 @@ class CompileService(Protocol):
         ...
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        """Return the names of the functions of all entries; each has its own search."""
+        """Return the names of the functions that have a search each.
+
+        A model with text, sequences or maps at its border has none: its original runs as a whole.
+
+        Raises:
+            ModelError: the options forbid that an original runs.
+        """
         ...
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
@@ -95,15 +104,16 @@ class LocalCompileService:
         return node_information(request)
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        return requested_functions(request, self._options(request))
+        with self._models(request) as entries:
+            return requested_functions(request, entries, self._options(request))
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         def open_measurer(
             model: Model, searched: Function, context: CompileContext
         ) -> SearchMeasurer:
-            return local_measurer(
-                searched, sampled(model, searched, context).reference_dir, context
-            )
+            reference_dir = sampled(model, searched, context).reference_dir
+            BodyPartitioner(model, context).partition(searched, reference_dir)
+            return local_measurer(searched, reference_dir, context)
 
         with (
             self._models(request) as entries,
@@ -176,13 +186,30 @@ def node_information(request: CompileRequest) -> NodeInformation:
     )
 
 
-def requested_functions(request: CompileRequest, options: Options) -> tuple[str, ...]:
+def requested_functions(
+    request: CompileRequest, entries: Sequence[ModelEntry], options: Options
+) -> tuple[str, ...]:
     """Return the names of a request's functions, with its options; each has a search of its own.
+
+    Args:
+        request: the request.
+        entries: its entries, with their files.
+        options: its options.
 
     Raises:
         OptionError: two functions have one name, or an option does not name its entry.
+        ModelError: a file is no model, or no executable can run it and the options forbid its original.
     """
-    return bundle_functions(options, [model.entry for model in request.models])
+    names = [entry.name for entry in entries]
+    bundle_functions(options, names)
+    backends = [b.name for b in known_backends(request.options.backends, request.device)]
+    functions: list[str] = []
+    for entry in entries:
+        if reason := unlike_executable(read_interface(entry.path)):
+            require_original_allowed(f"the entry {entry.name!r}", reason, options, backends)
+        else:
+            functions += entry_functions(options, entry.name, names)
+    return tuple(functions)
 
 
 def import_model_of(
@@ -216,11 +243,10 @@ def search_model_function(
     """
     start = time.monotonic()
     model, searched = import_model_of(function, entries, context)
+    measurer = open_measurer(model, searched, context)
     enumerated = enumerated_function(searched, context)
     try:
-        search, _ = search_with_measurements(
-            enumerated, open_measurer(model, searched, context), context
-        )
+        search, _ = search_with_measurements(enumerated, measurer, context)
     except SearchError:
         if not OriginalFile(model, searched, context).plans.baselines:
             raise

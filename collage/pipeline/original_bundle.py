@@ -6,7 +6,7 @@ so nothing is searched or compared. A bundle may hold such entries alone, or bes
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,8 @@ def compile_original(
     Raises:
         ModelError: ONNX Runtime cannot run it, or the options forbid the original model.
     """
-    _require_allowed(entry.path, reason, context)
+    backends = [backend.name for backend in context.backends]
+    require_original_allowed(str(entry.path), reason, options, backends)
     folder = context.work_dir / f"original-{entry.name}"
     folder.mkdir()
     files = write_original(entry.path, folder, entry.name)
@@ -173,14 +174,31 @@ def original_toolchains(context: CompileContext) -> dict[str, str]:
     }
 
 
-def _require_allowed(path: Path, reason: str, context: CompileContext) -> None:
-    if not context.options.fallback:
+def require_original_allowed(
+    model: str, reason: str, options: Options, backends: Collection[str]
+) -> None:
+    """Check that the original model may run.
+
+    Args:
+        model: name of the model for the message.
+        reason: why no executable can run it.
+        options: options of the compile.
+        backends: names of its backends.
+
+    Raises:
+        ModelError: the options forbid it.
+    """
+    if not options.fallback:
         raise ModelError(
-            f"{path}: {reason}, so only the original model can run; compile without --no-fallback"
+            f"{model}: {reason}, so only the original model can run; compile without --no-fallback"
         )
-    if not original_toolchains(context):
+    if options.target.is_gpu:
         raise ModelError(
-            f"{path}: {reason}, so only ONNX Runtime can run it; add {FRAMEWORK} to --backends"
+            f"{model}: {reason}, so only ONNX Runtime on a processor can run it; compile for the cpu"
+        )
+    if FRAMEWORK not in backends:
+        raise ModelError(
+            f"{model}: {reason}, so only ONNX Runtime can run it; add {FRAMEWORK} to --backends"
         )
 
 

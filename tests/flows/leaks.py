@@ -56,7 +56,10 @@ class Places:
 
     def with_word(self, word):
         """Name the places that have the word in them, as it is or encoded as clients send it."""
-        forms = _forms(word)
+        return self.with_data(*_forms(word))
+
+    def with_data(self, *forms):
+        """Name the places that have one of these byte strings in them."""
         return {place for place, data in self._found.items() if any(form in data for form in forms)}
 
 

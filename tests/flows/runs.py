@@ -35,10 +35,10 @@ class Runs:
         """Let the next runs find these in their environment too."""
         self._environment |= variables
 
-    def start(self, cache="cache"):
+    def start(self, cache="cache", *arguments):
         with (self.folder / f"{cache}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.flows.runner", str(self.model)],
+                [sys.executable, "-m", "tests.flows.runner", str(self.model), *arguments],
                 env={**self._environment, "COLLAGE_CACHE_DIR": str(self.folder / cache)},
                 stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
             )  # fmt: skip

@@ -23,8 +23,10 @@ from collage.store import open_store
 from collage.store.alias_counters import Verification
 from collage.store.aliases import AliasSigning
 from collage.store.bundles import fetch_bundle
+from tests.support.entry_models import write_net
 from tests.support.keys import make_key
 from tests.support.models import small_model
+from tests.support.original_models import text_model
 
 QUIET = SilentProgress()
 OPTIONS = RequestOptions(measure_budget_s=20, refine_s=0, verify_s=0.3)
@@ -63,6 +65,32 @@ def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp
     checks = Verification(signing.keys, bundle.parent / "seen")
     assert fetch_bundle(store, result.bundle, bundle, verification=checks) == result.bundle
     assert json.loads((bundle / "summary.json").read_text())["candidates"]["measured"] == 0
+
+
+def test_an_entry_that_runs_as_the_original_has_no_search(store, tmp_path):
+    write_net(tmp_path / "net.onnx", "Tanh")
+    text_model(tmp_path / "words.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("words", "net")}
+    shapes = ({"net/x": (4, 48)}, {"net/x": (6, 48)})
+    request = submit(store, files, options=RequestOptions(shapes=shapes))
+    service = LocalCompileService(store.url, tmp_path / "here")
+    assert service.functions(request) == ("net", "net_1")
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "advice"),
+    [
+        ("cpu", {"fallback": False}, "without --no-fallback"),
+        ("cpu", {"backends": ("onednn",)}, "add onnxruntime to --backends"),
+        ("cuda", {}, "compile for the cpu"),
+    ],
+)
+def test_an_original_that_may_not_run_is_refused_at_once(store, tmp_path, device, options, advice):
+    path = text_model(tmp_path / "words.onnx")
+    request = submit(store, path, device=device, options=RequestOptions(**options))
+    service = LocalCompileService(store.url, tmp_path / "here")
+    with pytest.raises(ModelError, match=rf"the entry 'main': 'x' is a tensor\(string\).*{advice}"):
+        service.functions(request)
 
 
 @pytest.mark.full

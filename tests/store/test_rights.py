@@ -20,8 +20,8 @@ MAY_WRITE = {
     },
 }
 FOLDERS = (
-    "aliases", "answers", "blobs", "bundles", "costs", "kernels", "probe", "requests", "results", "searches",
-    "shards", "signatures", "tuning",
+    "aliases", "answers", "blobs", "bundles", "costs", "kernels", "probe", "requests", "results", "samples",
+    "searches", "shards", "signatures", "tuning",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def test_a_user_writes_where_its_pods_do_and_nowhere_else(store_of_all, as_user,
     assert not may(lambda: store.delete("costs/old")), "nothing is theirs to delete"
     assert not may(lambda: store.read("aliases/old"))
     assert store.read("requests/old").data == b"old"
+    assert store.read("samples/old").data == b"old", "pods measure on the user's samples"
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def _regions(function: Function) -> list[int]:
 
 def _backend(function: Function, nodes: int, folder: Path) -> Backend:
     node = nodes.bit_length() - 1
-    for backend in (ControlFlowBackend(folder / "bodies"), TvmBackend()):
+    for backend in (ControlFlowBackend(folder / "bodies", function.name), TvmBackend()):
         if nodes == 1 << node and backend.unsupported(function, node) is None:
             return backend
     return OnnxRuntimeBackend()

@@ -1,13 +1,16 @@
 """Compile service on a Kubernetes cluster: the search runs here, measurements run on the nodes.
 
 A probe (one pod) describes the nodes of an environment. The search then runs in this process as if on such
-a node, with a measurer that creates Jobs. One more pod builds the bundle, from the controller's image
-because it compiles. Answers of pods are objects in the store under random keys of this process.
+a node, with a measurer that creates Jobs. Bodies of control flow are searched before their caller, the same
+way. One more pod builds the bundle, from the controller's image because it compiles; it also assembles bodies
+and measures the kernels that drive them. Answers of pods are objects in the store under random keys of this
+process.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -31,6 +34,7 @@ from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.region import region_digest
 from collage.measure.cost_key import CostKeys
+from collage.pipeline.bodies import search_bodies
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.compile_service import (
     check_device,
@@ -99,7 +103,8 @@ class ClusterCompileService:
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
         options = request.compile_options(self._address, self._cache_dir)
-        return requested_functions(request, options)
+        with self._models(request) as entries:
+            return requested_functions(request, entries, options)
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         facts = self._known_facts(request)
@@ -110,7 +115,11 @@ class ClusterCompileService:
         def open_measurer(
             model: Model, searched: Function, context: CompileContext
         ) -> ClusterMeasurer:
-            return self._measurer(request, searched, context, facts)
+            measurer_of = partial(self._measurer, request, context=context, facts=facts)
+            body_measurer = partial(measurer_of, caller=searched.name)
+            for note in search_bodies(searched, context, body_measurer):
+                self._notice(note)
+            return measurer_of(searched)
 
         with (
             self._models(request) as entries,
@@ -135,8 +144,10 @@ class ClusterCompileService:
         self,
         request: CompileRequest,
         function: Function,
+        *,
         context: CompileContext,
         facts: NodeInformation,
+        caller: str = "",
     ) -> ClusterMeasurer:
         task = SearchTask(
             request=request.digest,
@@ -150,6 +161,7 @@ class ClusterCompileService:
                 self._environments[request.environment].backend_groups,
             ),
             store=_for_pods(self._address),
+            caller=caller,
         )
         sweep = model_sweep(function, context.options.target, facts.cache_bytes)
         keys = CostKeys([function], context.backends, facts.environment, sweep)

@@ -61,6 +61,7 @@ class SearchTask:
         backends: identity of each backend on the measuring nodes, by name.
         groups: group of each backend (`collage.cluster.controller.backend_groups`), by name.
         store: address of the store for pods.
+        caller: name of the model's function with the searched body; "" where `function` is no body.
     """
 
     request: str
@@ -71,6 +72,7 @@ class SearchTask:
     backends: Mapping[str, str]
     groups: Mapping[str, str]
     store: str
+    caller: str = ""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -310,6 +312,7 @@ class JobSubmitter:
             shards,
             request=search.request,
             function=search.function,
+            caller=search.caller,
             environment=search.environment,
             backends=search.backends,
             purpose=purpose,

@@ -23,6 +23,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import KernelFolder
 from collage.pipeline.search_stage import local_measurer, sampled
+from collage.verify.body_reference import save_body_reference
 
 
 def measure_shard(
@@ -42,13 +43,25 @@ def measure_shard(
         CollageError: the errors of `open_shard`.
     """
     with open_shard(address, batch_digest, index, "measure", scratch=scratch) as shard:
-        samples = sampled(shard.model, shard.function, shard.context)
+        reference_dir = _reference_values(shard)
         kernels = scratch / "kernels" if shard.batch.fetches else None
         folder = KernelFolder(kernels) if kernels else None
-        measurer = local_measurer(shard.function, samples.reference_dir, shard.context, folder)
+        measurer = local_measurer(shard.function, reference_dir, shard.context, folder)
         _check_keys(shard, measurer)
         feed = KernelFeed(shard, kernels, builds or {}) if kernels else None
         return _ShardMeasurement(shard, measurer, feed).run()
+
+
+def _reference_values(shard: ShardContext) -> Path:
+    """Return the folder of the searched function's values; those of a body come from its callers' values."""
+    caller = shard.caller
+    folder = sampled(shard.model, caller, shard.context).reference_dir
+    for body in shard.bodies:
+        folder = save_body_reference(
+            shard.model.path, caller, body, folder, work_dir=shard.context.work_dir
+        )
+        caller = body.function
+    return folder
 
 
 def _check_keys(shard: ShardContext, measurer: LocalMeasurer) -> None:

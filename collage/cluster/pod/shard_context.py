@@ -25,8 +25,10 @@ from collage.cost import CostTable, Environment
 from collage.entries import ModelEntry
 from collage.errors import OptionError
 from collage.frontend import Function, Model
+from collage.frontend.model import Body
 from collage.measure.device import capability_of
 from collage.measure.environment import this_environment
+from collage.pipeline.bodies import body_path
 from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.compile_service import import_model_of
 from collage.pipeline.request import CompileRequest, fetch_models, read_request
@@ -45,6 +47,8 @@ class ShardContext:
         digest: digest of the batch.
         index: index of the shard in the batch.
         requests: measurement requests of the shard.
+        caller: the model's function; the searched one, or the one with the searched body.
+        bodies: bodies from the caller to the searched one; none where a function of the model is searched.
         kernels: kernel index of the environment, flushed every few seconds.
     """
 
@@ -55,8 +59,14 @@ class ShardContext:
     requests: Sequence[ShardRequest]
     context: CompileContext
     model: Model
-    function: Function
+    caller: Function
+    bodies: tuple[Body, ...]
     kernels: KernelIndex
+
+    @property
+    def function(self) -> Function:
+        """The searched function."""
+        return self.bodies[-1].function if self.bodies else self.caller
 
     @property
     def table(self) -> CostTable:
@@ -88,7 +98,7 @@ def open_shard(
         open_compile_context(options, environment=batch.environment, backends=backends) as context,
         flushing(context.table, kernels),
     ):
-        model, function = find_function(entries, batch, requests, context)
+        model, caller, bodies = find_function(entries, batch, requests, context)
         yield ShardContext(
             store,
             digest,
@@ -97,7 +107,8 @@ def open_shard(
             requests=requests,
             context=context,
             model=model,
-            function=function,
+            caller=caller,
+            bodies=bodies,
             kernels=kernels,
         )
 
@@ -207,13 +218,22 @@ def find_function(
     batch: Batch,
     requests: Sequence[ShardRequest],
     context: CompileContext,
-) -> tuple[Model, Function]:
-    """Import the model of a batch's function. Raises ShardError if it lacks a region of the shard."""
+) -> tuple[Model, Function, tuple[Body, ...]]:
+    """Import the model of a batch's function; return it with the function, and the path to a body.
+
+    Raises:
+        ShardError: the model lacks the function, the body, or a region of the shard.
+        CollageError: the import fails.
+    """
     try:
-        model, function = import_model_of(batch.function, entries, context)
+        model, caller = import_model_of(batch.caller or batch.function, entries, context)
     except OptionError as error:
         raise ShardError(str(error)) from error
+    bodies = body_path(caller, batch.function) if batch.caller else ()
+    if bodies is None:
+        raise ShardError(f"the function {caller.name} has no body {batch.function}")
+    searched = bodies[-1].function if bodies else caller
     for request in requests:
-        if request.work(batch.function).nodes >> len(function.graph):
-            raise ShardError(f"the function {function.name} has no region {request.nodes}")
-    return model, function
+        if request.work(batch.function).nodes >> len(searched.graph):
+            raise ShardError(f"the function {searched.name} has no region {request.nodes}")
+    return model, caller, bodies

@@ -87,7 +87,7 @@ def test_a_node_without_fixed_shapes_stays_whole(text, tmp_path):
 
 
 def test_candidates_are_the_nodes_with_plans(loop):
-    backend = ControlFlowBackend(loop.folder / "bodies")
+    backend = ControlFlowBackend(loop.folder / "bodies", "main")
     candidates = find_candidates(loop.function, [backend])
     assert [(c.inside, c.variant) for c in candidates if not c.is_host] == [(0b10, "")]
     assert backend.unsupported(loop.function, 0) == "no control flow"
@@ -95,7 +95,9 @@ def test_candidates_are_the_nodes_with_plans(loop):
 
 
 def test_other_plans_are_another_identity(loop):
-    assert ControlFlowBackend(loop.folder / "bodies").identity != ControlFlowBackend().identity
+    folder = loop.folder / "bodies"
+    identities = {name: ControlFlowBackend(folder, name).identity for name in ("main", "other")}
+    assert len({ControlFlowBackend().identity, *identities.values()}) == 3
 
 
 def test_an_unknown_plan_is_refused(loop):

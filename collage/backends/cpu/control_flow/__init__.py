@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.backends.base import Availability, Backend, BackendStyle, BuildContext, PluginKernel
-from collage.backends.cpu.control_flow.body_plans import read_plans
+from collage.backends.cpu.control_flow.body_plans import function_plans, read_plans
 from collage.backends.cpu.control_flow.header import BlobBuilder
 from collage.errors import BackendError
 from collage.frontend.bodies import is_control_flow
@@ -53,24 +53,25 @@ class ControlFlowBackend(Backend):
     style = BackendStyle.LIBRARY
     variants = ("", "second", "third")
 
-    def __init__(self, bodies_dir: Path | None = None) -> None:
-        """Read plans from `bodies_dir`; None in a measuring process, whose builds name the folder."""
-        self._bodies_dir = bodies_dir
+    def __init__(self, bodies_dir: Path | None = None, function: str = "") -> None:
+        """Offer the nodes of one function.
+
+        Args:
+            bodies_dir: folder of the plans; None in a measuring process, whose builds name the folder.
+            function: name of the function; its plans are a part of the backend's identity.
+        """
+        self._bodies_dir, self._function = bodies_dir, function
 
     def availability(self) -> Availability:
         return Availability("", {"kernels": CONTROL_FLOW_REVISION, "plans": self._plans_digest})
 
     @property
     def _plans_digest(self) -> str:
-        """Digest of all plans: a variant's name means another plan in another compile."""
+        """Digest of the function's plans: a variant's name means another plan in another compile."""
         if self._bodies_dir is None:
             return ""
-        files = sorted(self._bodies_dir.glob("*.json"))
-        plans = [
-            read_plans(self._bodies_dir, file.name.split(".")[0], int(file.name.split(".")[1]))
-            for file in files
-        ]
-        digests = [plan.digest for node in plans if node for plan in node.plans]
+        planned = function_plans(self._bodies_dir, self._function)
+        digests = [plan.digest for node_plans in planned for plan in node_plans.plans]
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
     def unsupported(self, function: Function, node: int) -> str | None:
@@ -81,11 +82,10 @@ class ControlFlowBackend(Backend):
         return None
 
     def rule(self, function: Function) -> PartitionRule:
-        nodes = []
-        for node in range(len(function.graph)):
-            plans = read_plans(self._bodies_dir, function.name, node)
-            if plans is not None:
-                nodes.append((node, tuple(plan.variant for plan in plans.plans)))
+        nodes = [
+            (plans.node, tuple(plan.variant for plan in plans.plans))
+            for plans in function_plans(self._bodies_dir, function.name)
+        ]
         return PartitionedBodies(tuple(nodes))
 
     def compile(

@@ -73,8 +73,17 @@ def write_plans(plans: NodePlans, folder: Path) -> None:
 def read_plans(folder: Path | None, function: str, node: int) -> NodePlans | None:
     """Return the plans of a node; None for a node that stays whole."""
     file = None if folder is None else _file(folder, function, node)
-    if file is None or not file.exists():
-        return None
+    return _read(file) if file is not None and file.exists() else None
+
+
+def function_plans(folder: Path | None, function: str) -> list[NodePlans]:
+    """Return the plans of all nodes of a function, by node; none for a function without any."""
+    files = [] if folder is None else folder.glob("*.json")
+    plans = [node_plans for file in files if (node_plans := _read(file)).function == function]
+    return sorted(plans, key=lambda node_plans: node_plans.node)
+
+
+def _read(file: Path) -> NodePlans:
     document = json.loads(file.read_text())
     return NodePlans(
         document["function"],
