@@ -21,7 +21,7 @@ from threading import Lock
 
 from collage.cost.lines import DAY_S, day_of
 from collage.errors import DamagedError
-from collage.store.base import Store
+from collage.store.base import Store, own_entries
 from collage.store.blobs import read_checked
 from collage.store.records import report_damage
 
@@ -98,7 +98,7 @@ class Batches:
                     return  # otherwise list again: a batch was merged between listing and reading
 
     def _listed(self) -> Generator[bytes, None, bool]:
-        keys = {entry.key for entry in self._store.entries(self._prefix)}
+        keys = {entry.key for entry in own_entries(self._store, self._prefix)}
         new = sorted(keys - self._read_keys)
         was_merged, damaged = False, []
         for key, data in zip(new, _read_all(self._store, new), strict=True):
@@ -129,7 +129,7 @@ def compact(store: Store, older_s: float, at_least: int = 64, keep_s: float = KE
             lines have an age of their own.
     """
     folders: dict[str, list[str]] = {}
-    for entry in (entry for folder in FOLDERS for entry in store.entries(folder)):
+    for entry in (entry for folder in FOLDERS for entry in own_entries(store, folder)):
         folder, _, name = entry.key.rpartition("/")
         if folder.count("/") == 1 and name.endswith(_SUFFIX) and entry.age_s >= older_s:
             folders.setdefault(f"{folder}/", []).append(entry.key)

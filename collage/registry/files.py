@@ -61,7 +61,7 @@ class FileRegistry:
         keys = self._do("list the models of", self._keys)
         for key in keys:
             name = key.removesuffix(suffix)
-            if key.endswith(suffix) and "/" not in name:
+            if key.endswith(suffix) and _PART.fullmatch(name):
                 version = self._alias_of(name, self._alias)
                 if version and self._record(name, version) is not None:
                     yield self._version(name, version)

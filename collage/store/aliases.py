@@ -33,7 +33,7 @@ from collage.runtime.envelope import (
 from collage.runtime.json_fields import is_digest
 from collage.runtime.signature import is_alias_of
 from collage.runtime.trust import TrustedKeys, only_key, trusted_keys
-from collage.store.base import BlobDigest, Store, Version
+from collage.store.base import BlobDigest, Store, Version, own_entries
 from collage.store.blobs import READS, seal, unseal
 from collage.store.records import parse_object
 
@@ -123,7 +123,8 @@ def read_record(store: Store, name: str, keys: TrustedKeys | None = None) -> Ali
 def list_aliases(store: Store) -> Iterator[Alias]:
     """Iterate over all aliases, by name; signatures are not verified."""
     names = [
-        entry.key.removeprefix(_FOLDER).removesuffix(_SUFFIX) for entry in store.entries(_FOLDER)
+        entry.key.removeprefix(_FOLDER).removesuffix(_SUFFIX)
+        for entry in own_entries(store, _FOLDER)
     ]
     for name in sorted(names):
         if alias := read_alias(store, name):

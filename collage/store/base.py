@@ -25,6 +25,7 @@ An object exists whole or not at all. Digests are checked one level up (`collage
 both implementations; this level does not know the meaning of the kinds.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from pathlib import Path
 from typing import NewType, Protocol
 
 from collage.errors import StoreError
+
+log = logging.getLogger(__name__)
 
 BlobDigest = NewType("BlobDigest", str)
 """SHA-256 of the content, hex."""
@@ -54,6 +57,8 @@ _LAYOUT = re.compile(
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 MAX_KEY_LENGTH = 800
 """S3 allows 1024 bytes with the store's prefix."""
+_foreign: dict[tuple[str, str], int] = {}
+"""Numbers of ignored objects in the last warnings, by store and prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,27 @@ class Store(Protocol):
 
 def is_ours(key: str) -> bool:
     """Tell whether the key is one of Collage's: a bucket's root may hold objects of other programs."""
-    return _LAYOUT.fullmatch(key) is not None
+    return _LAYOUT.fullmatch(key) is not None and _KEY.fullmatch(key) is not None
+
+
+def own_entries(store: Store, prefix: str) -> Iterator[Entry]:
+    """Iterate over Collage's objects with this prefix; others are ignored and logged.
+
+    Consoles leave folder markers, file managers `.DS_Store`, people notes: none may stop a search. The
+    warning comes again only after a change of their number, since searches list every few seconds.
+    """
+    foreign: list[str] = []
+    for entry in store.entries(prefix):
+        if is_ours(entry.key):
+            yield entry
+        else:
+            foreign.append(entry.key)
+    if foreign and _foreign.get((store.url, prefix)) != len(foreign):
+        _foreign[store.url, prefix] = len(foreign)
+        log.warning(
+            "%s: %d objects below %s are not of Collage and are ignored, e.g. %r",
+            store.url, len(foreign), prefix, min(foreign),
+        )  # fmt: skip
 
 
 def check_key(key: str) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from collage.runtime.json_fields import is_digest
 from collage.store.aliases import list_aliases
-from collage.store.base import BlobDigest, Entry, Store, is_ours
+from collage.store.base import BlobDigest, Entry, Store, own_entries
 from collage.store.blobs import blob_key, trash_key, unseal
 from collage.store.manifests import bundle_files, bundle_key, list_bundles, read_bundle
 from collage.store.records import Fields, RecordError, parse_object
@@ -149,7 +149,7 @@ class _Marks:
 
 
 def _list(store: Store, folders: Iterable[str]) -> list[Entry]:
-    return [entry for folder in folders for entry in store.entries(folder) if is_ours(entry.key)]
+    return [entry for folder in folders for entry in own_entries(store, folder)]
 
 
 def _mark(store: Store, listed: Sequence[Entry], older_s: float) -> _Marks:

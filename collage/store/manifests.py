@@ -10,7 +10,7 @@ from collage.errors import BundleError, StoreError
 from collage.runtime.bundle_folder import MANIFEST
 from collage.runtime.json_fields import is_digest
 from collage.runtime.manifest import parse_manifest, refuse_unproven
-from collage.store.base import BlobDigest, Store
+from collage.store.base import BlobDigest, Store, own_entries
 from collage.store.blobs import blob_key, read_checked, trash_key
 from collage.store.records import parse_object
 
@@ -51,15 +51,10 @@ def list_bundles(store: Store, folder: str = "") -> Iterator[BlobDigest]:
         folder: `trash/` for unpublished manifests; "" for published ones.
 
     Raises:
-        StoreError: another object is among them; an incomplete answer would be worse.
+        StoreError: the store fails.
     """
-    for entry in store.entries(f"{folder}{_BUNDLES}"):
-        name = entry.key.removeprefix(f"{folder}{_BUNDLES}").removesuffix(".json")
-        if not is_digest(name):
-            raise StoreError(
-                f"{entry.key} in the store {store.url} is no manifest; move it elsewhere"
-            )
-        yield BlobDigest(name)
+    for entry in own_entries(store, f"{folder}{_BUNDLES}"):
+        yield BlobDigest(entry.key.removeprefix(f"{folder}{_BUNDLES}").removesuffix(".json"))
 
 
 def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
