@@ -8,6 +8,7 @@ the object is read back and compared.
 A broken body is read again; `collage.store.blobs` verifies the bytes.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -17,15 +18,14 @@ from typing import Any, TypeVar
 from collage.store.atomic_folder import file_explained
 from collage.store.base import Entry, Source, StoredObject, Version, is_ours
 from collage.store.blobs import READS
-from collage.store.s3_client import BodyError, RefusedError, S3Client
+from collage.store.s3_client import BODY_ERRORS, RefusedError, S3Client
 from collage.store.s3_settings import S3Settings
-from collage.store.s3_writer import S3Writer, size_of
+from collage.store.s3_writer import ABSENT, S3Writer, size_of
 
 REFRESH_AGE_S = 3600.0
 """Age in seconds from which `create` writes an existing object again, to make it young."""
 
-ABSENT = {"IfNoneMatch": "*"}
-"""Condition of a write: the object does not exist."""
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -120,12 +120,18 @@ class S3Store:
         marker: dict[str, str] = {}
         while True:
             page = self._list("list_objects_v2", prefix, marker)
-            for item in page.get("Contents", ()):
+            items = page.get("Contents", ())
+            for item in items:
                 key = item["Key"].removeprefix(self.client.prefix)
                 yield Entry(key, item["Size"], _age_s(page, item["LastModified"]))
             if not page.get("IsTruncated"):
                 return
-            marker = {"ContinuationToken": page["NextContinuationToken"]}
+            if token := page.get("NextContinuationToken"):
+                marker = {"ContinuationToken": token}
+            elif items:  # some services have no tokens
+                marker = {"StartAfter": items[-1]["Key"]}
+            else:
+                self.client.refuse("list", prefix, RefusedError("TruncatedListing", 200))
 
     def delete(self, key: str) -> None:
         try:
@@ -134,10 +140,18 @@ class S3Store:
             self.client.refuse("delete", key, refused)
 
     def remove_partial(self, older_s: float, dry_run: bool) -> list[str]:
-        removed = []
+        removed: list[str] = []
         marker: dict[str, str] = {}
         while True:
-            page = self._list("list_multipart_uploads", "", marker)
+            try:
+                page = self.client.call(
+                    "list_multipart_uploads", "", Prefix=self.client.prefix, **marker
+                )
+            except RefusedError as refused:
+                if refused.status in (405, 501):
+                    log.warning("%s: the service does not list unfinished uploads", self.url)
+                    return removed
+                self.client.refuse("list the uploads of", "", refused)
             for upload in page.get("Uploads", ()):
                 key = upload["Key"].removeprefix(self.client.prefix)
                 if not is_ours(key) or _age_s(page, upload["Initiated"]) < older_s:
@@ -167,7 +181,7 @@ class S3Store:
                 self.client.refuse("read", key, refused)
             try:
                 return use(answer)
-            except BodyError as error:
+            except BODY_ERRORS as error:
                 if attempt + 1 == READS:
                     self.client.fail("read", key, type(error).__name__, 0, error=error)
         raise AssertionError("unreachable")

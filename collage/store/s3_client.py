@@ -11,14 +11,15 @@ from typing import Any, NoReturn
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
 
 from collage.errors import StoreError
 from collage.store.base import check_key
 from collage.store.s3_errors import advise
 from collage.store.s3_settings import S3Settings
 
-BodyError = BotoCoreError
-"""Error of reading the body of an answer, e.g. a broken connection."""
+BODY_ERRORS = (BotoCoreError, HTTPError)
+"""Errors of reading the body of an answer; botocore translates broken connections, and no TLS errors."""
 
 
 class RefusedError(Exception):

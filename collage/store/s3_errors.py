@@ -27,14 +27,29 @@ _ADVICE = {
     ),
     "SSLError": "TLS fails: check the endpoint, and its certificate (AWS_CA_BUNDLE names your own authority)",
     "UnauthorizedSSOTokenError": "The single sign-on session has expired: log in again",
+    "AuthorizationHeaderMalformed": (
+        "The request is signed for another region: set `region` in the address"
+    ),
+    "InvalidArgument": (
+        "The service refuses a part of the request: `checksum=when_required` in the address leaves out the "
+        "checksums of AWS's SDK, which some services refuse; then check the other settings"
+    ),
+    "TruncatedListing": "The service ends a listing without saying where it goes on: use another service",
     "PermanentRedirect": "The bucket is in another region: set `region` in the address",
     "BadDigest": "The content changed on its way: run it again",
     "XAmzContentSHA256Mismatch": "The content changed on its way: run it again",
-    "NotImplemented": "The service does not have this operation: use another, or a folder",
+    "NotImplemented": (
+        "The service does not have a part of this operation: try `checksum=when_required` in the address, "
+        "then another service, or a folder"
+    ),
     "QuotaExceeded": "The bucket is full: free space there",
     "ConditionalRequestConflict": "Other writers got in between in every attempt: run it again",
     "PreconditionFailed": "Somebody else wrote it in between: run it again",
 }
+_KMS = (
+    "The key of the encryption cannot be used: enable it, and allow these credentials "
+    "kms:GenerateDataKey and kms:Decrypt; `kms_key` in the address names another one"
+)
 _BY_STATUS = {
     "403": _ADVICE["AccessDenied"],
     "301": _ADVICE["PermanentRedirect"],
@@ -46,6 +61,8 @@ def advise(code: str, status: int) -> str:
     """Return the advice for an error code and HTTP status (0: no answer)."""
     if code in _ADVICE:
         return _ADVICE[code]
+    if code.startswith("KMS."):
+        return _KMS
     if str(status) in _BY_STATUS:
         return _BY_STATUS[str(status)]
     if status >= 500 or status == 429 or status == 0:

@@ -7,9 +7,10 @@ from uuid import uuid4
 
 from collage.errors import StoreError
 from collage.store.base import Version
-from collage.store.s3 import ABSENT, S3Store
+from collage.store.s3 import S3Store
 from collage.store.s3_client import RefusedError
 from collage.store.s3_errors import NO_CONDITIONS
+from collage.store.s3_writer import ABSENT
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +30,19 @@ def probe_conditional_writes(store: S3Store) -> None:
         _probe_swap(store, key)
     except RefusedError as refused:
         if refused.status in (400, 405, 412, 501):
+            _require_plain_writes(store, key)
             _no_conditions(store, f"answers {refused.status} {refused.code} to them")
         store.client.refuse("write", key, refused)
     finally:
         _try_delete(store, key)
+
+
+def _require_plain_writes(store: S3Store, key: str) -> None:
+    """Raise StoreError with the service's reason if it refuses a write without conditions too."""
+    try:
+        store.writer.put(key, b"no condition", {})
+    except RefusedError as refused:
+        store.client.refuse("write", key, refused)
 
 
 def _probe_create(store: S3Store, key: str) -> None:

@@ -22,11 +22,11 @@ FOREVER = 10**9
 class Fault:
     """What happens to the next `times` matching requests.
 
-    Kinds: `status` (answer `code` without asking the server), `timeout` (no answer, nothing done),
-    `lost` (done, no answer), `reset` (the connection breaks at once), `slow` (the body trickles),
-    `truncate` (half of the body, then the end), `flip` (one bit of the body is wrong), `garble` (one bit
-    of the request is), `unconditional` (written in spite of any condition; `If-Match` and `If-None-Match`:
-    in spite of this one), `bare` (a quoted ETag does not match).
+    Kinds: `status` (answer `code` without asking the server), `conditional` (the same, for requests with a
+    condition), `timeout` (no answer, nothing done), `lost` (done, no answer), `reset` (the connection
+    breaks at once), `slow` (the body trickles), `truncate` (half of the body, then the end), `flip` (one bit
+    of the body is wrong), `garble` (one bit of the request is), `unconditional` (written in spite of any
+    condition; `If-Match` and `If-None-Match`: in spite of this one), `bare` (a quoted ETag does not match).
     """
 
     kind: str
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "reset":
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
-        elif fault and kind == "status":
+        elif fault and (kind == "status" or (kind == "conditional" and condition_of(self.headers))):
             self._refuse(fault.status, fault.code)
         elif kind == "bare" and (self.headers.get("If-Match") or "").startswith('"'):
             self._refuse(412, "PreconditionFailed")

@@ -32,8 +32,8 @@ def test_the_probe_survives_a_lost_answer(bucket, proxy, kind, retries):
         Fault("unconditional", "PUT", times=FOREVER),
         Fault("If-Match", "PUT", times=FOREVER),
         Fault("If-None-Match", "PUT", times=FOREVER),
-        Fault("status", "PUT", times=FOREVER, status=501, code="NotImplemented"),
-        Fault("status", "PUT", times=FOREVER, status=400, code="InvalidArgument"),
+        Fault("conditional", "PUT", times=FOREVER, status=501, code="NotImplemented"),
+        Fault("conditional", "PUT", times=FOREVER, status=400, code="InvalidArgument"),
     ],
     ids=["ignored", "no swap", "no create", "501", "400"],
 )
@@ -48,6 +48,23 @@ def test_a_service_without_conditional_writes_is_refused(bucket, proxy, fault):
     assert bucket.objects() == []
     open_store(bucket.address(proxy.url, probe="off"))
     open_store(bucket.address(proxy.url), writes=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (400, "ExpiredToken", "credentials have expired: renew"),
+        (400, "AuthorizationHeaderMalformed", "another region: set `region`"),
+        (400, "InvalidArgument", "`checksum=when_required` in the address"),
+        (400, "KMS.DisabledException", "the encryption cannot be used: enable it"),
+        (501, "NotImplemented", "`checksum=when_required` in the address"),
+    ],
+)
+def test_a_service_that_refuses_all_writes_has_another_fault(bucket, proxy, status, code, advice):
+    proxy.faults = [Fault("status", "PUT", times=FOREVER, status=status, code=code)]
+    with pytest.raises(StoreError, match=f"{status} {code}.*{advice}") as caught:
+        open_store(bucket.address(proxy.url))
+    assert "conditional" not in str(caught.value)
 
 
 def test_a_service_that_compares_bare_etags_is_understood(bucket, proxy):

@@ -4,6 +4,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from botocore.response import StreamingBody
+from urllib3.exceptions import SSLError
 
 from collage.errors import DamagedError, StoreError
 from collage.store import open_store
@@ -114,3 +116,35 @@ def test_a_deadline_ends_all_repetitions(bucket, proxy, fault):
     proxy.faults = []
     assert store.swap("probe/a", b"x", None)
     assert store.read("probe/a").data == b"x"
+
+
+def test_a_tls_error_within_a_body_is_read_again(bucket, proxy, direct, monkeypatch):
+    put_blob(direct, DATA)
+    store = open_store(bucket.address(proxy.url), writes=False)
+    read, failures = StreamingBody.read, iter(range(2))
+
+    def fail_twice(self, amt=None):
+        if next(failures, None) is not None:
+            raise SSLError("decryption failed or bad record mac")
+        return read(self, amt)
+
+    monkeypatch.setattr(StreamingBody, "read", fail_twice)
+    assert get_blob(store, DIGEST) == DATA
+    failures = iter(range(100))
+    with pytest.raises(StoreError, match=r"SSLError.*TLS fails"):
+        get_blob(store, DIGEST)
+
+
+def test_a_listing_without_tokens_goes_on_after_its_last_key(direct, monkeypatch):
+    keys = {f"probe/{number:032x}" for number in range(5)}
+    for key in keys:
+        direct.swap(key, b"", None)
+    call = direct.client.call
+
+    def short_page_without_token(operation, key, **parameters):
+        page = call(operation, key, **parameters, MaxKeys=2)
+        page.pop("NextContinuationToken", None)
+        return page
+
+    monkeypatch.setattr(direct.client, "call", short_page_without_token)
+    assert sorted(entry.key for entry in direct.entries("probe/")) == sorted(keys)

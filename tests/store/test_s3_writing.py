@@ -4,9 +4,10 @@ import pytest
 
 from collage.errors import StoreError
 from collage.store.aliases import move_alias, read_alias
-from collage.store.blobs import digest_of, get_blob, put_blob
+from collage.store.blobs import blob_key, digest_of, get_blob, put_blob
+from collage.store.gc import collect_garbage
 from tests.store.faults import BIG, DATA, DIGEST, KEY, again, named
-from tests.store.proxy import Fault
+from tests.store.proxy import FOREVER, Fault
 
 WRITE_FAULTS = [
     Fault("timeout", "PUT|POST"),
@@ -103,3 +104,17 @@ def test_the_last_step_of_a_multipart_upload_has_the_condition(faulty, proxy, di
     assert proxy.count("POST", "uploadId", 412) == 1
     assert proxy.count("DELETE", "uploadId") == 1
     assert get_blob(direct, digest) == BIG
+
+
+def test_a_multipart_upload_ends_without_the_condition_where_there_is_none(faulty, proxy, direct):
+    proxy.faults = [Fault("conditional", "POST", "uploadId", FOREVER, 501, "NotImplemented")]
+    digest = put_blob(faulty, BIG)
+    assert proxy.count("POST", "uploadId", 200) == 1
+    assert get_blob(direct, digest) == BIG
+
+
+def test_a_service_without_a_list_of_uploads_is_swept_all_the_same(faulty, proxy, caplog):
+    garbage = blob_key(put_blob(faulty, DATA))
+    proxy.faults = [Fault("status", "GET", "uploads", FOREVER, 501, "NotImplemented")]
+    assert [entry.key for entry in collect_garbage(faulty, 0.0).deleted] == [garbage]
+    assert "does not list unfinished uploads" in caplog.text
