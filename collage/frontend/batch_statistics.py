@@ -8,29 +8,18 @@ run to run. As arithmetic (ReduceMean, Sub, Mul, ...) every toolchain computes i
 The input is viewed as (batch, channel, all other dimensions), so its rank needs no knowledge.
 """
 
-import mmap
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, inliner, numpy_helper
+from onnx import helper, numpy_helper
 
 from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnx_proto import STANDARD_DOMAINS, sub_graphs
+from collage.frontend.training_dropout import HAS_CAST_LIKE
 
-_ATTRIBUTE = b"training_mode"
-_AXES_ARE_INPUTS, _HAS_CAST_LIKE = 18, 15
-"""First operator sets where ReduceMean takes its axes as an input, and with CastLike."""
-
-
-def may_have_batch_statistics(path: Path) -> bool:
-    """Tell whether the file names the attribute of such nodes, without parsing it."""
-    with path.open("rb") as stream:
-        if not path.stat().st_size:
-            return False
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(_ATTRIBUTE) >= 0
+_AXES_ARE_INPUTS = 18
+"""First operator set where ReduceMean takes its axes as an input."""
 
 
 def lower_batch_statistics(model: onnx.ModelProto) -> bool:
@@ -117,7 +106,7 @@ class _Arithmetic:
 
     def _like(self, value: str, like: str) -> str:
         """Convert to the type of another value; before CastLike all types of the operator are equal."""
-        if self._opset < _HAS_CAST_LIKE:
+        if self._opset < HAS_CAST_LIKE:
             return value
         return self._add("CastLike", [value, like])
 
@@ -128,16 +117,3 @@ class _Arithmetic:
         output = output or f"{self._prefix}/{len(self._nodes)}"
         self._nodes.append(helper.make_node(op, inputs, [output], output, **attributes))
         return output
-
-
-def lowered_model(path: Path) -> onnx.ModelProto | None:
-    """Return the file's model with such nodes lowered, or None without one.
-
-    Weights in other files stay there.
-    """
-    if not may_have_batch_statistics(path):
-        return None
-    model = onnx.load(path, load_external_data=False)
-    if model.functions:
-        model = inliner.inline_local_functions(model)
-    return model if lower_batch_statistics(model) else None

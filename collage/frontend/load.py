@@ -10,11 +10,10 @@ from google.protobuf.message import DecodeError
 from onnx import inliner
 
 from collage.errors import DimensionError, ModelError
-from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import ModelFiles, open_model
 from collage.frontend.onnx_proto import STANDARD_DOMAINS, all_nodes
 from collage.frontend.onnx_versions import make_readable
-from collage.frontend.training_dropout import lower_training_dropout
+from collage.frontend.training_mode import lower_training_mode
 
 UNNAMED = frozenset({"", "?", "*", "-1", "None", "none", "null"})
 """Placeholders for unnamed dimensions in exported models; two of them may differ."""
@@ -43,8 +42,7 @@ def read_model(path: Path, inputs: Collection[str] = ()) -> tuple[onnx.ModelProt
         model = _inlined(model, path)
     try:
         _normalise(model, frozenset(inputs))
-        lower_batch_statistics(model)
-        lower_training_dropout(model)
+        lower_training_mode(model)
         make_readable(model)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error

@@ -1,8 +1,7 @@
 """The original model for a bundle: as one string of bytes, or as files.
 
 Two things change: version stamps without support in ONNX Runtime (`frontend.onnx_versions`), and
-BatchNormalization in training mode, which an optimised ONNX Runtime may compute with state from run to run
-(`frontend.batch_statistics`).
+operators in training mode, which an optimised ONNX Runtime computes otherwise (`frontend.training_mode`).
 """
 
 from pathlib import Path
@@ -11,9 +10,9 @@ import onnx
 from onnx import inliner
 
 from collage.errors import ModelError
-from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.model_files import open_model
 from collage.frontend.onnx_versions import make_readable
+from collage.frontend.training_mode import lower_training_mode, may_train
 from collage.runtime.function_names import MAIN
 
 ORIGINAL_STEM = "original"
@@ -35,9 +34,9 @@ def original_bytes(path: Path) -> bytes:
             )
         model = onnx.load_from_string(files.data)
         files.fill(model)
-        if b"training_mode" in files.data and model.functions:
+        if may_train(files.data) and model.functions:
             model = inliner.inline_local_functions(model)
-        lowered = lower_batch_statistics(model)
+        lowered = lower_training_mode(model)
         changed = make_readable(model) or lowered or files.external
         return bytes(model.SerializeToString()) if changed else files.data
 
@@ -66,6 +65,9 @@ def write_original(path: Path, folder: Path, entry: str = MAIN) -> tuple[Path, .
     with open_model(path) as files:
         model = onnx.load_from_string(files.data)
         files.fill(model)
+        if may_train(files.data) and model.functions:
+            model = inliner.inline_local_functions(model)
+        lower_training_mode(model)
         make_readable(model)
     onnx.save_model(
         model, file, save_as_external_data=True, location=weights.name, size_threshold=1024

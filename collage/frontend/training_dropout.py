@@ -16,28 +16,39 @@ from collage.frontend.onnx_attributes import attributes_of
 from collage.frontend.onnx_proto import STANDARD_DOMAINS, sub_graphs
 
 DEFAULT_RATIO = 0.5
+HAS_CAST_LIKE = 15
+"""First operator set with CastLike."""
 
 
-def lower_training_dropout(model: onnx.ModelProto) -> None:
-    """Replace, in place, every Dropout whose training mode is on, or is known only when it runs."""
-    _lower(model.graph, {})
+def lower_training_dropout(model: onnx.ModelProto) -> bool:
+    """Replace, in place, every Dropout whose training mode is on, or is known only when it runs.
+
+    Returns:
+        Whether there was one.
+    """
+    opset = max(
+        (stamp.version for stamp in model.opset_import if stamp.domain in STANDARD_DOMAINS),
+        default=1,
+    )
+    return _lower(model.graph, {}, opset)
 
 
-def _lower(graph: onnx.GraphProto, outer: dict[str, bool]) -> None:
+def _lower(graph: onnx.GraphProto, outer: dict[str, bool], opset: int) -> bool:
     flags = outer | _flags(graph)
     nodes: list[onnx.NodeProto] = []
     lowered = False
     for node in graph.node:
         for body in sub_graphs(node):
-            _lower(body, flags)
+            lowered |= _lower(body, flags, opset)
         if _may_train(node, flags):
-            nodes += _drawn(node)
+            nodes += _drawn(node, opset)
             lowered = True
         else:
             nodes.append(node)
     if lowered:
         del graph.node[:]
         graph.node.extend(nodes)
+    return lowered
 
 
 def _flags(graph: onnx.GraphProto) -> dict[str, bool]:
@@ -63,7 +74,7 @@ def _may_train(node: onnx.NodeProto, flags: dict[str, bool]) -> bool:
     return bool(node.input[2]) and flags.get(node.input[2], True)
 
 
-def _drawn(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _drawn(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
     x, ratio, training = node.input
     prefix = f"{node.output[0]}/dropout"
     nodes: list[onnx.NodeProto] = []
@@ -84,9 +95,10 @@ def _drawn(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     mask_name = node.output[1] if len(node.output) > 1 else ""
     mask = add("Not", [add("Less", [uniform, share])], mask_name)
     scale = add("Div", [number(1), add("Sub", [number(1), share])])
-    typed = add("CastLike", [scale, x])
-    nothing = add("CastLike", [number(0), x])
-    add("Where", [mask, add("Mul", [x, typed]), nothing], node.output[0])
+    nothing = number(0)
+    if opset >= HAS_CAST_LIKE:  # before, the arithmetic is in float32
+        scale, nothing = (add("CastLike", [value, x]) for value in (scale, nothing))
+    add("Where", [mask, add("Mul", [x, scale]), nothing], node.output[0])
     return nodes
 
 

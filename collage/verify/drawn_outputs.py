@@ -41,6 +41,14 @@ class Moments:
     mean: np.ndarray | None = None
     variance: np.ndarray | None = None
 
+    @property
+    def varies(self) -> bool:
+        """Whether the output differs from run to run by more than rounding; False for a drawn shape."""
+        if self.mean is None or self.variance is None:
+            return False
+        rounding = ROUNDING * float(np.abs(self.mean).max(initial=0.0))
+        return float(np.sqrt(self.variance).max(initial=0.0)) > rounding
+
 
 def measure_moments(run: RunOnce, names: Sequence[str]) -> dict[str, Moments]:
     """Run several times and return the moments of every output by name."""

@@ -51,8 +51,8 @@ def _session(model: Path | str) -> "onnxruntime.InferenceSession":
     """Open a file with ONNX Runtime's basic optimisations only."""
     import onnxruntime
 
-    from collage.frontend.batch_statistics import lowered_model
     from collage.frontend.onnx_versions import make_readable
+    from collage.frontend.training_mode import lowered_model
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -93,10 +93,10 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
     """Open a file with bfloat16 widened to float32; also return the names of its bfloat16 outputs."""
     import onnx
 
-    from collage.frontend.batch_statistics import lower_batch_statistics
     from collage.frontend.float16 import widened
     from collage.frontend.load import read_proto
     from collage.frontend.onnx_versions import make_readable
+    from collage.frontend.training_mode import lower_training_mode
 
     bfloat16, loaded = onnx.TensorProto.BFLOAT16, read_proto(Path(model))
     narrow = frozenset(
@@ -104,7 +104,7 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
         for output in loaded.graph.output
         if output.type.tensor_type.elem_type == bfloat16
     )
-    lower_batch_statistics(loaded)
+    lower_training_mode(loaded)
     wide: onnx.ModelProto = widened(loaded)
     make_readable(wide)
     with tempfile.TemporaryDirectory(prefix="collage-original-") as folder:

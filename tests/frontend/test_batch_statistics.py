@@ -7,9 +7,10 @@ import pytest
 from onnx import helper
 from onnx.helper import make_node as node
 
-from collage.frontend.batch_statistics import lower_batch_statistics, lowered_model
+from collage.frontend.batch_statistics import lower_batch_statistics
 from collage.frontend.load import read_model
 from collage.frontend.original_file import original_bytes
+from collage.frontend.training_mode import lowered_model
 from collage.verify.original_model import Original
 from tests.frontend.build import floats, model, save
 

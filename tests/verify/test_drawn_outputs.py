@@ -84,3 +84,15 @@ def test_a_kernel_of_one_draw_is_judged_by_its_elements(change, reason):
     (reference,), (draw,) = sampler(0)(), sampler(1)()
     result = random_difference([reference], [change(draw)], is_one_draw=True)
     assert (reason in result) if reason else result == ""
+
+
+def test_only_outputs_that_differ_between_runs_vary():
+    rng = np.random.default_rng(3)
+    fixed = np.float32([1.0, 2.0])
+    runs = {
+        "drawn": lambda: [rng.standard_normal(4)],
+        "rounded": lambda: [fixed + np.float32(1e-6) * rng.integers(0, 2, 2)],
+        "fixed": lambda: [fixed],
+    }
+    varying = {name: measure_moments(run, ["y"])["y"].varies for name, run in runs.items()}
+    assert varying == {"drawn": True, "rounded": False, "fixed": False}
