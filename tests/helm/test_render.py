@@ -1,6 +1,7 @@
 """What the chart makes, offline: valid for every version of Kubernetes, restricted, without secrets."""
 
 import json
+import re
 from pathlib import Path
 
 import helm_python
@@ -18,6 +19,7 @@ from tests.servers.fixtures import or_skip
 
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret"}
+DEFAULT_ENVIRONMENTS = {"cpu": {"threads": 1, "cpu": 2, "memory": "4Gi"}}
 VALUES = {name: charts.example(name) for name in charts.EXAMPLES} | {
     "enough": charts.ENOUGH,
     "all": charts.ALL,
@@ -333,14 +335,31 @@ def test_examples_name_stores_that_open():
         assert parse_s3(charts.example(name)["store"]["uri"]).bucket
 
 
+def rendered_environments(values):
+    (file,) = [manifest for manifest in charts.render(values) if manifest["kind"] == "ConfigMap"]
+    return yaml.safe_load(file["data"]["environments.yaml"])
+
+
+@pytest.mark.parametrize("name", charts.EXAMPLES)
+def test_an_example_has_its_own_environments_alone(name):
+    """Helm merges maps: a default in values.yaml would be measured beside the user's."""
+    example = charts.example(name)
+    environments = example.get("measuring", {}).get("environments") or DEFAULT_ENVIRONMENTS
+    assert rendered_environments(example) == environments
+    listed = re.search(r"measures in: (.*)\.$", charts.notes(example), re.M)[1]
+    assert listed.split(", ") == sorted(environments)
+
+
+def test_without_environments_there_is_one_for_processors():
+    assert rendered_environments(charts.ENOUGH) == DEFAULT_ENVIRONMENTS
+    without = {**charts.ENOUGH, "measuring": {"environments": {"cpu": None}}}
+    assert rendered_environments(without) == DEFAULT_ENVIRONMENTS
+    others = {**charts.ENOUGH, "measuring": {"environments": {"cpu": None, "pool": {"threads": 4}}}}
+    assert rendered_environments(others) == {"pool": {"threads": 4}}
+
+
 def test_the_environments_reach_the_worker_as_given():
-    (file,) = [
-        manifest
-        for manifest in charts.render(charts.example("nvidia-gpu"))
-        if manifest["kind"] == "ConfigMap"
-    ]
-    content = yaml.safe_load(file["data"]["environments.yaml"])
-    assert content == charts.example("nvidia-gpu")["measuring"]["environments"]
+    content = rendered_environments(charts.example("nvidia-gpu"))
     devices = {
         name: parse_environment.device
         for name, parse_environment in parse_environments(content, "here").items()

@@ -12,6 +12,17 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* The measuring environments. The default is here: Helm would merge one of values.yaml into the user's. */ -}}
+{{- define "collage.environments" -}}
+{{- $environments := dict -}}
+{{- range $name, $environment := .Values.measuring.environments -}}
+{{- if not (kindIs "invalid" $environment) -}}
+{{- $_ := set $environments $name $environment -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml ($environments | default (dict "cpu" (dict "threads" 1 "cpu" 2 "memory" "4Gi"))) -}}
+{{- end -}}
+
 {{- /* Takes a list of the root and a component. */ -}}
 {{- define "collage.selector" -}}
 {{- $root := index . 0 -}}
