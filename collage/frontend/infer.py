@@ -16,6 +16,7 @@ import onnx
 from collage.frontend.fold import save_model
 from collage.frontend.onnx_proto import ELEMENT_TYPES, sub_graphs, tensor_type, type_proto
 from collage.frontend.onnxruntime_session import first_line, is_out_of_memory, session
+from collage.frontend.onnxruntime_types import runtime_type
 from collage.graph.dataflow import TensorType
 
 logger = logging.getLogger(__name__)
@@ -73,19 +74,10 @@ def _with_observed(
 
 def _runtime_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
     """Return the outputs' types from ONNX Runtime, without their possibly data-dependent shapes."""
-    output_types = {}
     with TemporaryDirectory(dir=work_dir) as folder:
         save_model(model, Path(folder) / "probe.onnx")
-        for value in session(Path(folder) / "probe.onnx").get_outputs():
-            kind, _, element = value.type.rstrip(")").partition("(")
-            number = {"float": "float32", "double": "float64"}.get(element, element)
-            if kind == "tensor":
-                code = ELEMENT_TYPES.get(number, onnx.TensorProto.STRING)
-                output_types[value.name] = onnx.helper.make_tensor_type_proto(code, None)
-            else:
-                element_type = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
-                output_types[value.name] = onnx.helper.make_sequence_type_proto(element_type)
-    return output_types
+        outputs = session(Path(folder) / "probe.onnx").get_outputs()
+    return {value.name: runtime_type(value.type) for value in outputs}
 
 
 def inferred_types(

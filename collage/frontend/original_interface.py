@@ -15,6 +15,7 @@ from onnx import helper
 from collage.errors import ModelError
 from collage.frontend.input_names import FIRST_OVERRIDABLE_IR
 from collage.frontend.model_files import open_model
+from collage.frontend.output_types import OutputTypes, find_output_types
 from collage.runtime.fallback import ModelValue
 from collage.runtime.value_types import ELEMENTS, STRING, Kind, ValueType
 
@@ -27,15 +28,15 @@ class OriginalInterface:
         inputs: inputs without the initialisers that callers cannot override.
         outputs: outputs.
         sha256: digest of the model's files.
-        has_all_types: False where only ONNX Runtime knows the type of an output; `outputs` lacks that one.
         dim_names: names of each value's open dimensions by value and axis; axes without a name are missing.
+        untyped: outputs without a type, which `outputs` lacks, and the reason; "" where all have one.
     """
 
     inputs: tuple[ModelValue, ...]
     outputs: tuple[ModelValue, ...]
     sha256: str
     dim_names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    has_all_types: bool = True
+    untyped: str = ""
 
     @property
     def is_numeric(self) -> bool:
@@ -66,7 +67,8 @@ def read_interface(path: Path) -> OriginalInterface:
     with open_model(path) as files:
         model = onnx.load_from_string(files.data)
         digest = files.digest
-    graph = _with_output_types(model).graph
+    graph = model.graph
+    untyped = _complete_output_types(graph, path, digest)
     defaults = {tensor.name for tensor in graph.initializer}
     defaults |= {tensor.values.name for tensor in graph.sparse_initializer}
     inputs = [
@@ -81,27 +83,31 @@ def read_interface(path: Path) -> OriginalInterface:
             _values(typed, set()),
             digest,
             _dim_names(graph),
-            has_all_types=len(typed) == len(graph.output),
+            untyped=untyped,
         )
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
 
 
-def _with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer the types of outputs that the file does not state, which it need not."""
-    graph = model.graph
+def _complete_output_types(graph: onnx.GraphProto, path: Path, sha256: str) -> str:
+    """Add the types of outputs that the file does not state; say which are missing, and why."""
     types = {value.name: value.type for value in graph.input}
     for tensor in graph.initializer:
         types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    for value in graph.output:
-        if not value.type.WhichOneof("value") and value.name in types:
+    open_values = [value for value in graph.output if not value.type.WhichOneof("value")]
+    computed = [value.name for value in open_values if value.name not in types]
+    completed = find_output_types(path, sha256, computed) if computed else OutputTypes()
+    types |= completed.types
+    missing = []
+    for value in open_values:
+        if value.name in types:
             value.type.CopyFrom(types[value.name])
-    if all(value.type.WhichOneof("value") for value in graph.output):
-        return model
-    try:
-        return onnx.shape_inference.infer_shapes(model)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return model  # the missing type is the clearer error
+        else:
+            missing.append(value.name)
+    if not missing:
+        return ""
+    reason = f" ({completed.reason})" if completed.reason else ""
+    return f"ONNX Runtime has no type for the output {', '.join(missing)}{reason}"
 
 
 def _dim_names(graph: onnx.GraphProto) -> dict[str, dict[int, str]]:

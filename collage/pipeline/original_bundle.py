@@ -78,10 +78,15 @@ def compile_original(
         context: shared state of the compile.
 
     Raises:
-        ModelError: ONNX Runtime cannot run it, or the options forbid the original model.
+        ModelError: ONNX Runtime cannot run it or type its outputs, or the options forbid the original model.
     """
     backends = [backend.name for backend in context.backends]
     require_original_allowed(str(entry.path), reason, options, backends)
+    if interface.untyped:
+        raise ModelError(
+            f"{entry.path}: {reason}, so only the original model can run, and {interface.untyped}; state"
+            " the types of all outputs in the file"
+        )
     folder = context.work_dir / f"original-{entry.name}"
     folder.mkdir()
     files = write_original(entry.path, folder, entry.name)

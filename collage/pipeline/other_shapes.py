@@ -64,12 +64,20 @@ class OtherShapes:
 
 
 def check_pads(entries: Sequence[ModelEntry], options: Options) -> None:
-    """Raise OptionError for an axis of `--pad` that its entry does not have open."""
+    """Check the axes of `--pad`.
+
+    Raises:
+        OptionError: an axis is not open in its entry, or an output of the entry has no type.
+    """
     names = [entry.name for entry in entries]
     for entry in entries:
         requests = [parse_pad(text) for text in options_of(options, entry.name, names).pad]
-        if requests:
-            check_requests(requests, read_interface(entry.path))
+        if not requests:
+            continue
+        interface = read_interface(entry.path)
+        if interface.untyped:
+            raise OptionError(f"--pad {requests[0].text}: {interface.untyped}; leave --pad out")
+        check_requests(requests, interface)
 
 
 def answer_entries(
@@ -123,14 +131,12 @@ def answer_other_shapes(
     """
     requests = [parse_pad(text) for text in options.pad]
     interface = read_interface(model.path)
-    target = context.options.target
-    may_fall_back = options.fallback and not options.exact_only and target.runs_original_file
     defaults = tuple(name for name in interface.defaults if name not in model.defaults)
-    has_fallback = (
-        may_fall_back and interface.has_all_types and (interface.is_dynamic or bool(defaults))
-    )
-    if not (has_fallback or requests):
-        return OtherShapes(model.entry, note=_default_note(defaults), defaults=defaults)
+    needs_fallback = (interface.is_dynamic or bool(defaults)) and _may_fall_back(options, context)
+    untyped = f"no fallback for other shapes: {interface.untyped}" if interface.untyped else ""
+    if untyped or not (needs_fallback or requests):
+        notes = [untyped if needs_fallback else "", _default_note(defaults)]
+        return OtherShapes(model.entry, note="; ".join(filter(None, notes)), defaults=defaults)
     folder = context.work_dir / "original"
     folder.mkdir(exist_ok=True)
     trial = Trial(
@@ -142,9 +148,14 @@ def answer_other_shapes(
     )
     with context.progress.stage("verify"), context.seconds.of("verify"):
         padding = try_padding(requests, trial, executable) if requests else ()
-        answers = choose_fallback(trial) if has_fallback else OtherShapes()
+        answers = choose_fallback(trial) if needs_fallback else OtherShapes()
     note = answers.note or _default_note(defaults, answers.fallback)
     return replace(answers, entry=model.entry, padding=padding, note=note, defaults=defaults)
+
+
+def _may_fall_back(options: Options, context: CompileContext) -> bool:
+    target = context.options.target
+    return options.fallback and not options.exact_only and target.runs_original_file
 
 
 @dataclass(frozen=True)

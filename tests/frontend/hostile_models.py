@@ -31,7 +31,9 @@ def model(
 ) -> onnx.ModelProto:
     """A model from x to y."""
     x = helper.make_tensor_value_info("x", FLOAT, shape)
-    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], weights)
+    graph = helper.make_graph(
+        nodes, "g", [x], [helper.make_tensor_value_info("y", FLOAT, None)], weights
+    )
     return helper.make_model(graph, opset_imports=OPSETS, functions=functions, ir_version=10)
 
 
@@ -86,8 +88,8 @@ def sparse_indices_too_few():
 
 
 @refused("nodes once its functions are expanded")
-def nested_functions():
-    names = [f"F{level}" for level in range(18)]
+def nested_functions(levels=18):
+    names = [f"F{level}" for level in range(levels)]
     functions = [function(names[0], node("Relu", ["a"], ["b"]))]
     for inner, outer in itertools.pairwise(names):
         functions.append(function(outer, call(inner, "a", "c"), call(inner, "c", "b")))

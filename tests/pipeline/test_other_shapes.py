@@ -1,21 +1,29 @@
 """One bundle answers every shape of its model: compiled, padded, or by the original model."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_node as node
 
 import collage
 from collage.cli import main
+from collage.entries import ModelEntry
 from collage.errors import InputError, OptionError
+from collage.frontend import Model
 from collage.frontend.original_interface import read_interface
 from collage.options import Options
+from collage.pipeline import other_shapes
+from collage.pipeline.compile_context import open_compile_context
+from collage.pipeline.other_shapes import answer_other_shapes, check_pads
 from collage.runtime.fallback import FRAMEWORKS
 from collage.runtime.manifest import read_manifest
 from collage.verify.interleaved_benchmark import InterleavedBenchmark, latency_of
+from tests.frontend.build import floats, model, save
 from tests.support import original_models
 from tests.support.models import small_model
 
@@ -135,6 +143,7 @@ def test_a_backend_list_without_frameworks_is_noted(tmp_path):
     assert any("add onnxruntime or openvino to --backends" in note for note in summary.notes)
 
 
+@pytest.mark.full
 def test_padding_that_changes_numbers_is_refused(tmp_path):
     file = token_model(tmp_path / "tokens.onnx", mixing=True)
     with pytest.raises(OptionError, match="with padding the numbers are not the original model's"):
@@ -160,6 +169,7 @@ def test_a_wrong_pad_is_refused_before_measuring(tmp_path, text, message):
         compiled(file, tmp_path / "bundle", shapes=SETS, pad=(text,), measure_budget_s=1e6)
 
 
+@pytest.mark.full
 def test_callers_may_override_a_default(tmp_path):
     file = original_models.flushed_scale_model(tmp_path / "scale.onnx")
     summary = compiled(file, tmp_path / "bundle")
@@ -188,6 +198,37 @@ def test_a_default_is_refused_without_a_fallback(option, tmp_path):
     assert (bundle.run(feeds)["y"] == 3).all()
     with pytest.raises(InputError, match="compile for the CPU without --exact-only"):
         bundle.run(feeds | {"factor": np.ones(1, np.float32)})
+
+
+def test_an_output_without_a_type_is_noted(tmp_path, monkeypatch):
+    file = token_model(tmp_path / "tokens.onnx")
+    interface = replace(read_interface(file), untyped="ONNX Runtime has no type for the output n")
+    monkeypatch.setattr(other_shapes, "read_interface", lambda path: interface)
+    options = Options(backends=("onnxruntime",), threads=1, cache_dir=tmp_path / "cache")
+    tokens_model = Model(file, interface.sha256, (), frozenset())
+    with open_compile_context(options) as context:
+        notes = [
+            answer_other_shapes(
+                tokens_model, (), tmp_path / "model.so", options=chosen, context=context
+            ).note
+            for chosen in (options, replace(options, exact_only=True))
+        ]
+    assert notes == [f"no fallback for other shapes: {interface.untyped}", ""]
+    with pytest.raises(OptionError, match="no type for the output n; leave --pad out"):
+        check_pads([ModelEntry("main", file)], replace(options, pad=("ids:1",)))
+
+
+@pytest.mark.full
+def test_an_output_typed_by_onnx_runtime_has_a_fallback(tmp_path):
+    nodes = [node("Relu", ["x"], ["r"]), node("Unique", ["r"], ["y"], domain="com.microsoft")]
+    document = model(nodes, {"x": ("float32", ("n",))}, ["y"], domains=["com.microsoft"])
+    file = save(document, tmp_path)
+    summary = compiled(file, tmp_path / "bundle", shapes=({"x": (9,)},))
+    assert summary.other_shapes.fallbacks == {"main": "onnxruntime"}
+    bundle, original = collage.load(tmp_path / "bundle"), onnxruntime.InferenceSession(file)
+    for length in (9, 5):
+        x = floats(length)
+        np.testing.assert_array_equal(bundle.run({"x": x})["y"], original.run(None, {"x": x})[0])
 
 
 def test_old_files_have_no_overridable_weights(tmp_path):
