@@ -16,6 +16,7 @@ from tests.support.models import small_model
 
 MIX = {"fallback": False, "allow_slower": True}
 """Options under which a plan of regions ships, whatever the machine does beside."""
+TIMES = {"measure_budget_s": 20.0, "refine_s": 3.0, "tune_s": 0.0, "verify_s": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def store(tmp_path_factory):
 def compiled(tmp_path_factory, store):
     folder = tmp_path_factory.mktemp("compiled")
     model = small_model(folder / "small.onnx")
-    options = collage.Options(threads=1, cache_dir=store, verify_s=0.5, measure_budget_s=40, **MIX)
+    options = collage.Options(threads=1, cache_dir=store, **TIMES, **MIX)
     return model, folder / "bundle", collage.compile(model, options, output=folder / "bundle")
 
 
@@ -64,7 +65,8 @@ assert not loaded, loaded
 def test_a_second_compile_measures_nothing(compiled, store, tmp_path, capsys):
     model, _, first = compiled
     arguments = ["compile", str(model), "-o", str(tmp_path / "again"), "--threads", "1"]
-    assert main([*arguments, "--cache-dir", str(store), "--budget", "40s", "--json"]) == 0
+    arguments += ["--budget", "20s", "--refine", "3s", "--tune", "0s", "--verify", "0.2s"]
+    assert main([*arguments, "--cache-dir", str(store), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["candidates"]["measured"] == 0
     assert facts["candidates"]["cached"] >= first.candidates.measured
@@ -82,7 +84,7 @@ def test_in_context_costs_are_remembered(compiled, store, tmp_path):
     (checkpoint,) = seen_in_place(store)
     assert checkpoint
     assert first.functions[0].predicted_s != first.functions[0].alone_s
-    options = collage.Options(threads=1, cache_dir=store, verify_s=0.2, measure_budget_s=40, **MIX)
+    options = collage.Options(threads=1, cache_dir=store, **TIMES, **MIX)
     again = collage.compile(model, options, output=tmp_path / "again")
     assert seen_in_place(store) == [checkpoint]
     assert again.functions[0].predicted_s != again.functions[0].alone_s

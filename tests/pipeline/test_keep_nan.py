@@ -39,6 +39,7 @@ def test_a_kernel_that_hides_nan_is_listed(activation, tmp_path):
     ] * len(summary.plan)
 
 
+@pytest.mark.full
 def test_keep_nan_refuses_it_and_the_bundle_keeps_nan(activation, tmp_path):
     summary, regions = compiled(activation, tmp_path, "onednn", "tvm", keep_nan=True)
     assert {region.backend for region in summary.plan} == {"tvm"}

@@ -104,6 +104,7 @@ def test_inputs_of_another_shape_than_bound_are_refused(tmp_path):
         compiled(file, tmp_path / "bundle", shapes=({"x": (2, 4)},))
 
 
+@pytest.mark.full
 def test_a_text_model_is_an_entry_beside_a_compiled_one(tmp_path):
     files = {name: tmp_path / f"{name}.onnx" for name in ("net", "text", "more")}
     write_net(files["net"], "Tanh")
