@@ -19,6 +19,7 @@ from itertools import accumulate, pairwise
 
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set, indices
+from collage.graph.repeats import RepeatedRun
 
 AMBIENT_SPAN = 32
 """Smallest number of nodes over which an ambient value is live."""
@@ -85,21 +86,46 @@ def pieces(graph: DataflowGraph, nodes: IndexSet | None = None) -> list[IndexSet
     return [index_set(order[begin:end]) for begin, end in pairwise(bounds)]
 
 
-def intervals(parts: Sequence[IndexSet], complete: int = 64, fine: int = 16) -> list[IndexSet]:
+def intervals(
+    parts: Sequence[IndexSet],
+    runs: Sequence[RepeatedRun] = (),
+    *,
+    complete: int = 64,
+    fine: int = 16,
+) -> list[IndexSet]:
     """Return the unions of consecutive parts, all of them for at most `complete` parts.
 
     In longer sequences, intervals longer than `fine` begin and end at multiples of a power of two only; the
-    power grows with their length, so the number is O(parts * fine).
+    power grows with their length, so the number is O(parts * fine). Where blocks repeat, intervals across
+    several blocks begin and end at their borders; in longer sequences such intervals are added.
+
+    Args:
+        parts: disjoint parts, in order.
+        runs: equal blocks of parts (`collage.graph.repeats`).
+        complete: largest number of parts with all intervals.
+        fine: largest length of an interval anywhere in a longer sequence.
     """
     prefix = [0]
     for part in parts:
         prefix.append(prefix[-1] | part)
-    count, unions = len(parts), []
+    bounds = [
+        (begin, end)
+        for begin, end in _bounds(len(parts), complete, fine)
+        if not any(run.excludes(begin, end) for run in runs)
+    ]
+    for run in runs:
+        bounds += [
+            (run.begin + run.period * first, run.begin + run.period * last)
+            for first, last in _bounds(run.blocks, complete, fine)
+        ]
+    return [prefix[end] & ~prefix[begin] for begin, end in dict.fromkeys(bounds)]
+
+
+def _bounds(count: int, complete: int, fine: int) -> Iterator[tuple[int, int]]:
     for begin in range(count):
         for end in range(begin + 1, count + 1):
             if count <= complete or _on_grid(begin, end, count, fine):
-                unions.append(prefix[end] & ~prefix[begin])
-    return unions
+                yield begin, end
 
 
 def _on_grid(begin: int, end: int, count: int, fine: int) -> bool:

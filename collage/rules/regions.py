@@ -6,7 +6,8 @@ backend may be faster for one arm), and short regions anywhere. So the candidate
 
 * single nodes;
 * intervals between cut points, of every length (O(P^2) for P pieces; above 64 pieces the ends of long
-  intervals lie on a grid, see `cut_points.intervals`);
+  intervals lie on a grid, see `cut_points.intervals`); where blocks repeat, those across several blocks begin
+  and end at borders of blocks (`graph.repeats`);
 * within a piece: the arms without their meeting node, all arms together, an arm with the meeting node, and
   the same again inside each arm, `MAX_NESTING` deep. This is linear in the arms; subsets of three or more
   arms are left out, because their number doubles with each arm and they gain nothing over one arm or all;
@@ -19,13 +20,14 @@ the intervals: each region contains supported nodes only. Every region is convex
 with a meeting node; these are checked.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collage.graph.cut_points import intervals, pieces
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.dynamic_shape_groups import contract_groups, expanded
 from collage.graph.index_set import IndexSet, index_set, indices, is_subset
+from collage.graph.repeats import repeated_runs
 from collage.graph.sub_graph import SubGraph, components
 from collage.rules.base_rules import Singles
 from collage.rules.coalesce import coalesce
@@ -67,12 +69,19 @@ class Regions(PartitionRule):
         parts = pieces(graph)
         yield "node", (1 << index for index in indices(supported))
         for run in supported_runs(parts, supported):
-            yield "interval", intervals(run)
+            signatures = [_signature(graph, part) for part in run]
+            yield "interval", intervals(run, repeated_runs(signatures))
         for piece in parts:
             yield "branch", branch_regions(graph, piece)
         yield "short", short_intervals(graph, self.short)
         yield "island", find_qdq_groups(graph)
         yield "maximal", maximal_regions(graph, supported)
+
+
+def _signature(graph: DataflowGraph, part: IndexSet) -> Hashable:
+    """Return what equal parts of repeated blocks share: operators, and types of their results."""
+    nodes = [graph.nodes[index] for index in indices(part)]
+    return tuple((node.op, *(graph.types.get(value) for value in node.outputs)) for node in nodes)
 
 
 def supported_groups(members: Sequence[IndexSet], supported: IndexSet) -> IndexSet:
