@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_connections(parser: argparse.ArgumentParser) -> None:
     for name, default, description in (
         ("body", 30.0, "a body may take to arrive"), ("head", 10.0, "a request's head may take"),
-        ("idle", 60.0, "a connection may stay between requests"),
+        ("idle", 75.0, "a connection may stay between requests"),
         ("write", 30.0, "a client may take to read its answer"),
     ):  # fmt: skip
         parser.add_argument(

@@ -2,7 +2,8 @@
 
 A request is JSON, or JSON followed by the raw little-endian bytes of the tensors that say
 `binary_data_size`, in order; the header `Inference-Header-Content-Length` tells where the JSON ends.
-Every part has one type, checked before its use; errors name the part.
+Every part has one type, checked before its use; errors name the part. A `null` counts as absent
+where a field is optional: some clients write all fields.
 """
 
 import json
@@ -102,7 +103,7 @@ def parse_request(
         raise InputError(
             f"unknown output {shown(unknown[0])}; there is {', '.join(sorted(output_names))}"
         )
-    identity = _of(str, raw.get("id", ""), "the id")
+    identity = _of(str, _or_default(raw, "id", ""), "the id")
     if len(identity) > MAX_ID:
         raise InputError(f"the id has more than {MAX_ID} characters")
     return Request(identity, inputs, outputs, binary)
@@ -200,7 +201,7 @@ def _inputs(
 
 
 def _entries(raw: Object, key: str, optional: bool = False) -> list[Object]:
-    value = raw.get(key, []) if optional else _get(raw, key, "the request")
+    value = _or_default(raw, key, []) if optional else _get(raw, key, "the request")
     entries: list[object] = _of(list, value, repr(key))
     return [_of(dict, entry, f"an entry of {key!r}") for entry in entries]
 
@@ -211,12 +212,17 @@ def _name(entry: Object, place: str) -> str:
 
 
 def _parameters(raw: Object, place: str) -> Object:
-    parameters: Object = _of(dict, raw.get("parameters", {}), f"'parameters' of {place}")
+    parameters: Object = _of(dict, _or_default(raw, "parameters", {}), f"'parameters' of {place}")
     return parameters
 
 
 def _flag(parameters: Object, key: str, default: bool) -> bool:
-    return bool(_of(bool, parameters.get(key, default), repr(key)))
+    return bool(_of(bool, _or_default(parameters, key, default), repr(key)))
+
+
+def _or_default(raw: Object, key: str, default: object) -> object:
+    value = raw.get(key)
+    return default if value is None else value
 
 
 def _get(raw: Object, key: str, place: str) -> object:

@@ -108,3 +108,18 @@ def test_right_numbers_arrive_as_they_were_sent(six, integer):
     actual = answered(json.dumps(raw).encode(), None)
     np.testing.assert_array_equal(actual.inputs["x"].ravel(), np.float32(six))
     assert actual.inputs["n"].tolist() == [integer]
+
+
+def test_null_is_absent_wherever_a_field_is_optional():
+    def request(absent):
+        fields = dict.fromkeys(absent)
+        x = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [0.0] * 6}
+        n = {"name": "n", "shape": [1], "datatype": "INT64", "data": [1]}
+        flags = {"binary_data_size": None} if fields else {}
+        return {"inputs": [x | fields, n | {"parameters": flags}], **fields}
+
+    nulls = answered(json.dumps(request(["parameters", "id", "outputs"])).encode(), None)
+    plain = answered(json.dumps(request([])).encode(), None)
+    assert (nulls.id, nulls.outputs, nulls.binary) == ("", {}, False)
+    assert (nulls.id, nulls.outputs, nulls.binary) == (plain.id, plain.outputs, plain.binary)
+    assert nulls.inputs.keys() == plain.inputs.keys()
