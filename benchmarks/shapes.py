@@ -1,6 +1,7 @@
 """Other shapes than the compiled ones: numbers, ways, dispatch time and memory.
 
     python -m benchmarks.shapes MODEL BUNDLE [--calls 1000] [--largest 40]
+    python -m benchmarks.shapes --weight-heavy onnxruntime onednn,onnxruntime
 
 MODEL has one input of integers with open dimensions (ids of tokens), BUNDLE is compiled from it, e.g. with
 
@@ -9,6 +10,9 @@ MODEL has one input of integers with open dimensions (ids of tokens), BUNDLE is 
 Random shapes go to the bundle and to ONNX Runtime; every output is compared. Dispatch is timed with
 stand-ins for the kernels, so that it is the only work. Memory is that of a process that keeps the bundle with
 its fallback, and of one that keeps ONNX Runtime's session.
+
+With --weight-heavy, a model of 48 MiB of weights (`benchmarks.weight_heavy`) is compiled for two shape sets
+with each list of backends, and only memory is compared.
 """
 
 import argparse
@@ -21,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from benchmarks.weight_heavy import compile_products, product_model
 from collage.runtime.dispatch import Dispatcher
 from collage.runtime.loader import LoadedBundle, load
 from collage.verify.footprint import bundle_footprint, onnxruntime_footprint
@@ -41,11 +46,18 @@ class _Instant:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("bundle", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("bundle", type=Path, nargs="?")
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--largest", type=int, default=40)
+    parser.add_argument("--weight-heavy", nargs="+", metavar="BACKENDS", default=[])
     arguments = parser.parse_args()
+    for backends in arguments.weight_heavy:
+        _weigh_products(tuple(backends.split(",")))
+    if arguments.weight_heavy:
+        return
+    if not arguments.bundle:
+        parser.error("give MODEL and BUNDLE, or --weight-heavy BACKENDS")
     bundle = load(arguments.bundle)
     _compare(bundle, arguments.model, arguments.calls, arguments.largest)
     _time_dispatch(bundle)
@@ -129,6 +141,22 @@ def _weigh(bundle: LoadedBundle, model: Path) -> None:
         f"{ours.rss_bytes / theirs.rss_bytes:.2f} times; to load {ours.load_s:.2f} s and "
         f"{theirs.load_s:.2f} s"
     )
+
+
+def _weigh_products(backends: tuple[str, ...]) -> None:
+    """Compile the weight-heavy model with these backends, and compare its memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = product_model(Path(folder) / "products.onnx")
+        compile_products(model, Path(folder) / "bundle", backends)
+        bundle = load(Path(folder) / "bundle")
+        serving = bundle.manifest.kept_files
+        size_bytes = sum((bundle.path / name).stat().st_size for name in serving)
+        print(
+            f"{','.join(backends)}: on disk {size_bytes >> 20} MiB, the model "
+            f"{model.stat().st_size >> 20} MiB; ",
+            end="",
+        )
+        _weigh(bundle, model)
 
 
 if __name__ == "__main__":

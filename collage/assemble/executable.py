@@ -23,6 +23,7 @@ from tvm import relax
 
 from collage.assemble.function_plan import FunctionPlan, PlannedKernel
 from collage.assemble.gpu import DevicePlaces, GpuPlaces, graph_capturable
+from collage.assemble.shared_weights import WeightTable, link_weights
 from collage.assemble.values import Places
 from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.backends.common.c_source import PROTECTED
@@ -63,6 +64,9 @@ def assemble(
     load_plugin()
     builder = relax.BlockBuilder()
     callees = Callees()
+    table = WeightTable()
+    if len(plans) > 1 and not device.is_gpu:
+        plans, table = link_weights(plans)
     try:
         for plan in plans:
             for places in _places(builder, plan, threads, device):
@@ -75,7 +79,10 @@ def assemble(
         else:
             executable = tvm.compile(module, target=host_target(threads))
         with TemporaryDirectory(dir=path.parent) as objects:
-            executable.export_library(str(path), workspace_dir=objects, options=list(PROTECTED))
+            addons = [str(table.write_source(Path(objects)))] if table.weights else []
+            executable.export_library(
+                str(path), workspace_dir=objects, options=list(PROTECTED), addons=addons
+            )
     except (OSError, BackendError):
         raise
     except Exception as error:  # TVM's and the linker's share no base class

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -49,20 +50,38 @@ def unpack(blob: bytes) -> tuple[dict[str, Json], list[np.ndarray]]:
     Raises:
         BackendError: not a blob, or truncated.
     """
-    start = len(MAGIC) + 8
-    if len(blob) < start or not blob.startswith(MAGIC):
-        raise BackendError(f"not a kernel blob: it does not start with {MAGIC.decode()}")
-    (length,) = struct.unpack_from("<Q", blob, len(MAGIC))
-    header = json.loads(blob[start : start + length])
-    data = _align(start + length)
+    header = _header(blob, 0)
     tensors = []
-    for entry in header["tensors"]:
-        first = data + entry["offset"]
-        if first + entry["nbytes"] > len(blob):
+    for entry, (dtype, first, end) in zip(header["tensors"], tensor_ranges(blob), strict=True):
+        if end > len(blob):
             raise BackendError("the kernel blob is truncated")
-        flat = np.frombuffer(blob, entry["dtype"], count=prod(entry["shape"]), offset=first)
+        flat = np.frombuffer(blob, dtype, count=prod(entry["shape"]), offset=first)
         tensors.append(flat.reshape(entry["shape"]))
     return header, tensors
+
+
+def tensor_ranges(blob: bytes, start: int = 0) -> list[tuple[str, int, int]]:
+    """Return dtype, first byte and end of each tensor of the blob that begins at byte `start` of `blob`.
+
+    Raises:
+        BackendError: not a blob.
+    """
+    header = _header(blob, start)
+    length = struct.unpack_from("<Q", blob, start + len(MAGIC))[0]
+    data = start + _align(len(MAGIC) + 8 + length)
+    return [
+        (entry["dtype"], data + entry["offset"], data + entry["offset"] + entry["nbytes"])
+        for entry in header["tensors"]
+    ]
+
+
+def _header(blob: bytes, start: int) -> dict[str, Any]:
+    first = start + len(MAGIC) + 8
+    if len(blob) < first or not blob.startswith(MAGIC, start):
+        raise BackendError(f"not a kernel blob: it does not start with {MAGIC.decode()}")
+    (length,) = struct.unpack_from("<Q", blob, start + len(MAGIC))
+    header: dict[str, Any] = json.loads(blob[first : first + length])
+    return header
 
 
 def _align(offset: int) -> int:

@@ -1,5 +1,6 @@
 #include "core/arena.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <tvm/ffi/error.h>
 
@@ -32,6 +33,15 @@ Bytes Allocate(std::size_t size) {
   if (large) madvise(memory, size / kLargePage * kLargePage, MADV_HUGEPAGE);
 #endif
   return Bytes(static_cast<char*>(memory));
+}
+
+void ReturnFreeMemory(std::size_t size) {
+#ifdef __GLIBC__
+  constexpr std::size_t kLarge = std::size_t{1} << 20;
+  if (size >= kLarge) malloc_trim(0);
+#else
+  static_cast<void>(size);
+#endif
 }
 
 char* Pool::Take(std::size_t size) {

@@ -18,6 +18,9 @@ using Bytes = std::unique_ptr<char, FreeMemory>;
 // and activations. Throws a ffi RuntimeError if memory runs out.
 Bytes Allocate(std::size_t size);
 
+// Gives memory that the allocator keeps back to the system, after a construction that freed `size` bytes or more.
+void ReturnFreeMemory(std::size_t size);
+
 // Adjacent blocks with one lifetime: many small blocks share huge pages.
 class Pool {
  public:

@@ -116,24 +116,63 @@ std::vector<std::int64_t> Integers(const json::Object& object, const char* key) 
 }
 
 std::shared_ptr<const Blob> Blob::Parse(std::string_view bytes) {
-  if (bytes.size() < kPrefix || bytes.substr(0, kMagic.size()) != kMagic) {
+  LinkedBytes source(bytes);
+  char prefix[kPrefix] = {};
+  source.CopyOthers(0, kPrefix, prefix);
+  if (source.size() < kPrefix || std::string_view(prefix, kMagic.size()) != kMagic) {
     TVM_FFI_THROW(ValueError) << "not a kernel blob: it does not start with " << kMagic;
   }
   std::uint64_t length = 0;
-  std::memcpy(&length, bytes.data() + kMagic.size(), sizeof(length));
-  if (length > bytes.size() - kPrefix)
+  std::memcpy(&length, prefix + kMagic.size(), sizeof(length));
+  if (length > source.size() - kPrefix)
     TVM_FFI_THROW(ValueError) << "the blob's header is truncated";
+  std::string header(length, '\0');
+  source.CopyOthers(kPrefix, length, header.data());
   auto blob = std::make_shared<Blob>();
-  blob->header_ = ParseHeader(bytes.substr(kPrefix, length));
+  blob->header_ = ParseHeader(header);
   std::size_t start = AlignUp(kPrefix + length);
-  std::size_t size = bytes.size() > start ? bytes.size() - start : 0;
+  std::size_t size = source.size() > start ? source.size() - start : 0;
   blob->data_ = Allocate(size);
-  if (size > 0) std::memcpy(blob->data_.get(), bytes.data() + start, size);
+  blob->size_ = size;
   for (const ffi::Any& entry : Get<json::Array>(blob->header_, "tensors")) {
     blob->tensors_.push_back(
         ParseTensor(As<json::Object>(entry, "tensors"), blob->data_.get(), size));
   }
+  blob->Fill(source, start, size);
   return blob;
+}
+
+// Memory that is only reserved takes no pages, so a tensor with a common copy costs nothing here.
+void Blob::Fill(const LinkedBytes& source, std::size_t start, std::size_t size) {
+  source.CopyOthers(start, size, data_.get());
+  for (const Link& link : source.links()) {
+    if (link.offset < start) {
+      TVM_FFI_THROW(ValueError) << "a kernel's links to weights are damaged";
+    }
+    char* place = data_.get() + (link.offset - start);
+    auto tensor = std::find_if(tensors_.begin(), tensors_.end(), [&](const TensorView& view) {
+      return view.data == place && view.nbytes == link.weight.size();
+    });
+    if (tensor == tensors_.end()) {
+      std::memcpy(place, link.weight.data(), link.weight.size());
+      shared_.push_back({place, link.weight});
+      continue;
+    }
+    copies_.push_back(link.weight.Copy());
+    tensor->data = copies_.back().get();
+    shared_.push_back({copies_.back().get(), link.weight});
+  }
+}
+
+const SharedWeight* Blob::FindShared(std::string_view bytes) const {
+  for (const Shared& shared : shared_) {
+    if (shared.place == bytes.data() && shared.weight.size() == bytes.size()) return &shared.weight;
+  }
+  return nullptr;
+}
+
+void Blob::ReleasePages() const {
+  for (const Shared& shared : shared_) shared.weight.ReleasePages();
 }
 
 std::string Blob::GetString(const char* key, const std::string& otherwise) const {

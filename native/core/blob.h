@@ -4,8 +4,9 @@
 //
 // header["tensors"] lists dtype, shape, offset (from the start of the tensors, 64-aligned) and nbytes,
 // the size of dtype and shape. Tensors are copied into memory of the blob (arena.h), aligned to cache lines, so
-// kernels may use them in place. Any violation is a ffi ValueError; kernels check their own header entries
-// (sizes.h).
+// kernels may use them in place. Blobs of an executable with several functions are linked to the weights that they
+// share (linked_bytes.h); a tensor that is such a weight has one copy for all of them. Any violation is a ffi
+// ValueError; kernels check their own header entries (sizes.h).
 #ifndef COLLAGE_BLOB_H_
 #define COLLAGE_BLOB_H_
 
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/linked_bytes.h"
 
 namespace collage {
 
@@ -71,6 +73,15 @@ class Blob {
 
   const json::Object& header() const { return header_; }
   const std::vector<TensorView>& tensors() const { return tensors_; }
+  std::size_t size() const { return size_; }  // of all tensors, in bytes
+
+  // The shared weight at these bytes of a tensor; null if they are of this blob only.
+  const SharedWeight* FindShared(std::string_view bytes) const;
+
+  bool has_shared() const { return !shared_.empty(); }
+
+  // Gives the pages of all shared weights back, for a kernel that has what it needs.
+  void ReleasePages() const;
 
   // Header entries with a default; a value of another type is a ffi ValueError.
   std::string GetString(const char* key, const std::string& otherwise) const;
@@ -84,9 +95,19 @@ class Blob {
   std::vector<std::pair<std::string, std::string>> GetPairs(const char* key) const;
 
  private:
+  struct Shared {
+    const char* place;  // where kernels read it
+    SharedWeight weight;
+  };
+
+  void Fill(const LinkedBytes& source, std::size_t start, std::size_t size);
+
   json::Object header_;
   Bytes data_;
+  std::size_t size_ = 0;
   std::vector<TensorView> tensors_;
+  std::vector<Shared> shared_;
+  std::vector<std::shared_ptr<const char>> copies_;  // of tensors that are shared weights
 };
 
 }  // namespace collage

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/arena.h"
 #include "core/index_checks.h"
 #include "core/kernel.h"
 #include "core/library.h"
@@ -122,6 +123,10 @@ class KernelModule : public ffi::ModuleObj {
     std::shared_ptr<Kernel> kernel = FindKernelFactory(kind_)(spec);
     if (spec.blob->GetInt("alone", 0) != 0) alone_ = kernel;
     checks_ = ReadIndexChecks(*spec.blob);
+    spec.blob->ReleasePages();
+    std::size_t size = spec.blob->size();
+    spec.blob.reset();
+    ReturnFreeMemory(size);
     return kernel;
   }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <utility>
 
+#include "core/arena.h"
 #include "core/thread_pool.h"
 
 namespace collage {
@@ -75,6 +76,7 @@ ffi::Function OpenOriginal(const ffi::String& framework, const ffi::Bytes& setti
   KernelSpec spec = ReadSpec({settings.data(), settings.size()}, DefaultThreads());
   MappedFile file(path);
   std::shared_ptr<OriginalModel> model = open(spec, {file.bytes(), weights_folder});
+  ReturnFreeMemory(file.bytes().size());
   return ffi::Function::FromTyped(
       [model](const ModelValues& inputs) { return model->Run(inputs); });
 }

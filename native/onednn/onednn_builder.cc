@@ -1,8 +1,10 @@
 #include "onednn/onednn_builder.h"
 
+#include <optional>
 #include <set>
 
 #include "onednn/onednn_analysis.h"
+#include "onednn/onednn_packed_weights.h"
 
 namespace collage::onednn {
 namespace {
@@ -38,7 +40,9 @@ class Builder {
     context_.layout = layout;
     context_.products = products;
     std::size_t weights = 0;
-    for (const TensorView& tensor : blob.tensors()) weights += tensor.nbytes;
+    for (const TensorView& tensor : blob.tensors()) {
+      if (FindShared(tensor) == nullptr) weights += tensor.nbytes;
+    }
     schedule_.weights = Pool(weights);
     for (std::size_t i = 0; products != dnnl_f32 && i < count; ++i) PreferType(products, i);
   }
@@ -281,10 +285,42 @@ class Builder {
     return planned;
   }
 
+  const SharedWeight* FindShared(const TensorView& tensor) const {
+    return blob_.FindShared({static_cast<const char*>(tensor.data), tensor.nbytes});
+  }
+
+  // The packing of a weight that other functions' kernels have too; none for one of this kernel only.
+  std::optional<Packing> SharedPacking(const Tensor& from, const Desc& layout) const {
+    for (const TensorView& tensor : blob_.tensors()) {
+      if (tensor.data != buffers_[from.buffer].own) continue;
+      const SharedWeight* weight = FindShared(tensor);
+      if (weight != nullptr) return Packing{*weight, from.offset, from.desc, layout};
+    }
+    return std::nullopt;
+  }
+
   // Reorders a weight at build time, into separate memory.
   int Pack(const std::string& name, const Tensor& from, const Desc& layout) {
-    int number = buffers_.AddOwn(schedule_.weights.Take(api_.SizeOf(layout)));
-    Planned planned = Reorder(name + ", packing", from, {layout, number, 0});
+    std::optional<Packing> packing = SharedPacking(from, layout);
+    if (!packing) {
+      int number = buffers_.AddOwn(schedule_.weights.Take(api_.SizeOf(layout)));
+      Fill(name, from, {layout, number, 0});
+      return number;
+    }
+    std::shared_ptr<char> memory = FindPacked(api_, *packing);
+    bool is_filled = memory != nullptr;
+    if (!is_filled) memory = AllocatePacked(api_, *packing);
+    int number = buffers_.AddOwn(memory.get());
+    if (!is_filled) {
+      Fill(name, from, {layout, number, 0});
+      KeepPacked(*packing, memory);
+    }
+    schedule_.shared_weights.push_back(std::move(memory));
+    return number;
+  }
+
+  void Fill(const std::string& name, const Tensor& from, const Tensor& to) {
+    Planned planned = Reorder(name + ", packing", from, to);
     Bytes scratch;
     std::vector<Memory> memories;
     std::vector<dnnl_exec_arg_t> arguments;
@@ -305,7 +341,6 @@ class Builder {
     api_.Check(api_.dnnl_primitive_execute(primitive.get(), stream,
                                            static_cast<int>(arguments.size()), arguments.data()),
                planned.name);
-    return number;
   }
 
   void WriteOutputs() {

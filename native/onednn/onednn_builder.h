@@ -12,6 +12,7 @@
 #ifndef COLLAGE_ONEDNN_BUILDER_H_
 #define COLLAGE_ONEDNN_BUILDER_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,10 @@ struct Binding {
 
 struct Schedule {
   std::vector<Call> calls;
-  std::vector<std::vector<Binding>> bindings;  // per argument: inputs, then outputs
-  std::vector<Memory> memories;                // all others
-  Pool weights;                                // packed
+  std::vector<std::vector<Binding>> bindings;         // per argument: inputs, then outputs
+  std::vector<Memory> memories;                       // all others
+  Pool weights;                                       // packed
+  std::vector<std::shared_ptr<char>> shared_weights;  // packed, with kernels of other functions
   Bytes arena;
 };
 

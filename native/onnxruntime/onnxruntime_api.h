@@ -26,6 +26,7 @@ struct TypeInfo;
 struct ArenaConfig;
 struct CudaOptions;
 struct TensorRtOptions;
+struct PackedWeights;  // OrtPrepackedWeightsContainer
 
 constexpr std::uint32_t kApiVersion = 5, kProviderApiVersion = 16;
 constexpr std::uint32_t kOptionalApiVersion = 10;
@@ -121,7 +122,14 @@ using CreateAndRegisterAllocator =
 using SetGlobalIntraOpNumThreads = Entry<147, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalInterOpNumThreads = Entry<148, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalSpinControl = Entry<149, Status* (*)(ThreadingOptions*, int)>;
+using AddInitializer = Entry<150, Status* (*)(SessionOptions*, const char*, const Value*)>;
 using AddRunConfigEntry = Entry<165, Status* (*)(RunOptions*, const char*, const char*)>;
+
+using CreatePackedWeights = Entry<166, Status* (*)(PackedWeights**)>;
+using ReleasePackedWeights = Entry<167, void (*)(PackedWeights*)>;
+using CreateSessionFromArrayWithPackedWeights =
+    Entry<169, Status* (*)(const Env*, const void*, std::size_t, const SessionOptions*,
+                           PackedWeights*, Session**)>;
 
 using HasValue = Entry<192, Status* (*)(const Value*, int*)>;
 

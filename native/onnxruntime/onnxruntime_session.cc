@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/library.h"
+#include "onnxruntime/shared_initializers.h"
 
 namespace collage {
 
@@ -174,9 +175,7 @@ OnnxSession::OnnxSession(const OnnxRuntime& runtime, const Blob& blob,
       run_(runtime.Function<ort::Run>()),
       session_(nullptr, runtime.Function<ort::ReleaseSession>()) {
   if (blob.tensors().empty()) TVM_FFI_THROW(ValueError) << "the blob holds no ONNX model";
-  const TensorView& model = blob.tensors()[0];
-  session_ = runtime_.Make<ort::CreateSessionFromArray, ort::ReleaseSession, ort::Session>(
-      runtime_.env(), model.data, model.nbytes, options.get());
+  Open(blob, options);
   names_ = blob.GetStrings("input_names");
   std::vector<std::string> outputs = blob.GetStrings("output_names");
   if (outputs.empty() && !names_.empty()) {
@@ -193,6 +192,22 @@ OnnxSession::OnnxSession(const OnnxRuntime& runtime, const Blob& blob,
     tensors_.emplace_back(runtime_, memory);
   }
   values_.resize(names_.size());
+}
+
+OnnxSession::~OnnxSession() = default;
+
+void OnnxSession::Open(const Blob& blob, const SessionOptions& options) {
+  const TensorView& model = blob.tensors()[0];
+  initializers_ = std::make_unique<SharedInitializers>(runtime_, blob, options);
+  if (initializers_->empty()) {
+    session_ = runtime_.Make<ort::CreateSessionFromArray, ort::ReleaseSession, ort::Session>(
+        runtime_.env(), model.data, model.nbytes, options.get());
+  } else {
+    session_ =
+        runtime_
+            .Make<ort::CreateSessionFromArrayWithPackedWeights, ort::ReleaseSession, ort::Session>(
+                runtime_.env(), model.data, model.nbytes, options.get(), initializers_->packed());
+  }
 }
 
 void OnnxSession::Bind(DLTensor* const* args, int count, std::size_t expected) {

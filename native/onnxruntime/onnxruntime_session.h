@@ -115,6 +115,8 @@ class SessionOptions {
   std::unique_ptr<ort::SessionOptions, ort::ReleaseSessionOptions::Type> options_;
 };
 
+class SharedInitializers;
+
 // The model in tensor 0 of a blob. Header entries, both or none:
 //   input_names, output_names  in the order of the kernel's arguments; otherwise that of the model
 class OnnxSession {
@@ -122,6 +124,7 @@ class OnnxSession {
   // `memory`: where its inputs and outputs are.
   OnnxSession(const OnnxRuntime& runtime, const Blob& blob, const SessionOptions& options,
               const ort::MemoryInfo* memory);
+  ~OnnxSession();
 
   std::size_t inputs() const { return inputs_; }
   std::size_t size() const { return names_.size(); }
@@ -136,11 +139,14 @@ class OnnxSession {
   std::vector<ort::Value*>& values() { return values_; }
 
  private:
+  void Open(const Blob& blob, const SessionOptions& options);
+
   template <typename Count, typename Name>
   std::vector<std::string> ReadNames() const;
 
   const OnnxRuntime& runtime_;
   const ort::Run::Type run_;
+  std::unique_ptr<SharedInitializers> initializers_;  // lives longer than session_
   std::unique_ptr<ort::Session, ort::ReleaseSession::Type> session_;
   std::size_t inputs_ = 0;
   std::vector<std::string> names_;

@@ -179,6 +179,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "python -m benchmarks.models --threads 1": "takes hours; it is the first line of `make bench`",
     "python -m benchmarks.models": "takes hours; it is the first line of `make bench`",
     "python -m benchmarks.enumeration": "takes minutes; tests/rules/test_candidates.py enumerates its graphs",
+    "python -m benchmarks.shapes --weight-heavy onnxruntime": "minutes; tests/assemble has a smaller one",
     "collage run --save": "names an option of a command that is run above",
     "kubectl describe pod -n collage POD": "Kubernetes' own; nothing of ours is in it",
     "kubectl rollout restart deployment -n collage": "Kubernetes' own; nothing of ours is in it",
