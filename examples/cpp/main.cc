@@ -1,7 +1,10 @@
-// Loads a bundle without Python, runs its first function, or an entry's, and prints latency and output
-// checksums.
+// Loads a bundle without Python, runs an entry, and prints the way of the call, its latency and output checksums.
 //
-//   serve_bundle [--key PUBLIC.pem]... [--entry NAME] RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]
+//   serve_bundle [--key PUBLIC.pem]... [--entry NAME] [--shape INPUT=1,3,8]... RUNTIME_FOLDER BUNDLE_FOLDER
+//                [INPUT.bin ...]
+//
+// An input without --shape has the shape of the entry's first function. Other shapes go to the function of these
+// shapes, to a padded one, or to the original model, as in Python.
 //
 // RUNTIME_FOLDER holds libtvm_runtime.so and libcollage_runtime.so (collage/runtime/lib). Vendor
 // libraries are named by the environment: COLLAGE_LIB_ONNXRUNTIME, COLLAGE_LIB_OPENVINO,
@@ -24,17 +27,22 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
+#include <functional>
 #include <iostream>
-#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "folder.h"
 #include "manifest.h"
+#include "original.h"
 #include "signature.h"
+#include "tensors.h"
+#include "ways.h"
 
 namespace ffi = tvm::ffi;
 
@@ -44,58 +52,10 @@ constexpr int kCpu = 1;
 constexpr int kPooledAllocator = 2;
 constexpr int kCalls = 50;
 
-struct AlignedMemory {
-  void AllocData(DLTensor* tensor) {
-    std::size_t size = (ffi::GetDataSize(*tensor) + 63) / 64 * 64;
-    tensor->data = std::aligned_alloc(64, std::max<std::size_t>(size, 64));
-    if (tensor->data == nullptr) throw std::bad_alloc();
-  }
-  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
-};
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw std::runtime_error("cannot read " + path);
-  return std::string(std::istreambuf_iterator<char>(stream), {});
-}
+using Outputs = std::vector<ffi::Tensor>;
 
 void Open(const std::string& path) {
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(dlerror());
-}
-
-ffi::Tensor MakeInput(const TensorInfo& description, const std::string& file) {
-  DLDataType dtype = ffi::StringToDLDataType(description.dtype);
-  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(description.shape),
-                                                dtype, DLDevice{kDLCPU, 0});
-  std::size_t size = ffi::GetDataSize(*tensor.GetDLTensorPtr());
-  if (!file.empty()) {
-    std::string bytes = ReadFile(file);
-    if (bytes.size() != size) {
-      throw std::runtime_error(file + " has " + std::to_string(bytes.size()) + " bytes, expected " +
-                               std::to_string(size));
-    }
-    std::memcpy(tensor.data_ptr(), bytes.data(), size);
-  } else if (dtype.code == kDLFloat && dtype.bits == 32) {
-    float* data = static_cast<float*>(tensor.data_ptr());
-    std::fill(data, data + size / sizeof(float), 0.5F);
-  } else {
-    std::memset(tensor.data_ptr(), 0, size);
-  }
-  return tensor;
-}
-
-void PrintOutput(const std::string& name, const ffi::Tensor& tensor) {
-  std::size_t size = ffi::GetDataSize(*tensor.GetDLTensorPtr());
-  double sum = 0;
-  DLDataType dtype = tensor.dtype();
-  if (dtype.code == kDLFloat && dtype.bits == 32) {
-    const float* data = static_cast<const float*>(tensor.data_ptr());
-    for (std::size_t i = 0; i < size / sizeof(float); ++i) sum += data[i];
-  } else {
-    const unsigned char* data = static_cast<const unsigned char*>(tensor.data_ptr());
-    for (std::size_t i = 0; i < size; ++i) sum += data[i];
-  }
-  std::printf("%-24s %10zu bytes  checksum %.6g\n", name.c_str(), size, sum);
 }
 
 Manifest ReadManifest(const Folder& folder, const std::vector<std::string>& keys,
@@ -115,12 +75,110 @@ ffi::Module LoadLibrary(Descriptor file) {
       .cast<ffi::Module>();
 }
 
-void Serve(const std::string& runtime, const std::string& bundle,
-           const std::vector<std::string>& keys, const std::string& entry,
-           std::vector<std::string> files) {
-  Folder folder(bundle);
-  Manifest manifest = ReadManifest(folder, keys, entry);
-  Descriptor executable = folder.OpenVerified(manifest.executable, manifest.digest);
+// Options of the command line.
+struct Arguments {
+  std::vector<std::string> keys;
+  std::string entry;
+  Shapes shapes;  // of inputs with another shape than the first function's
+  std::vector<std::string> paths;
+};
+
+ffi::Module StartMachine(const Folder& folder, const Manifest& manifest) {
+  ffi::Module library = LoadLibrary(folder.OpenVerified(manifest.executable, manifest.digest));
+  auto machine = library->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
+  machine->GetFunction("vm_initialization").value()(kCpu, 0, kPooledAllocator);
+  return machine;
+}
+
+// The inputs of the entry with the shapes of this call.
+std::vector<TensorInfo> InputsOf(const Manifest& manifest, Shapes shapes) {
+  std::vector<TensorInfo> inputs = manifest.functions[0].inputs;
+  for (TensorInfo& input : inputs) {
+    auto shape = shapes.find(input.name);
+    if (shape == shapes.end()) continue;
+    input.shape = shape->second;
+    shapes.erase(shape);
+  }
+  if (!shapes.empty()) {
+    throw std::runtime_error("the entry has no input '" + shapes.begin()->first + "'");
+  }
+  return inputs;
+}
+
+Outputs OutputsOf(const ffi::Any& result, std::size_t count) {
+  if (count == 1) return {result.cast<ffi::Tensor>()};
+  auto array = result.cast<ffi::Array<ffi::Tensor>>();
+  return {array.begin(), array.end()};
+}
+
+Outputs RunFunction(const ffi::Function& function, const Way& way,
+                    const std::map<std::string, ffi::Tensor>& inputs) {
+  std::vector<ffi::Any> tensors;
+  for (const TensorInfo& input : way.function->inputs) {
+    auto fill = way.fills.find(input.name);
+    double value = fill == way.fills.end() ? 0 : fill->second;
+    tensors.emplace_back(Padded(inputs.at(input.name), input.shape, value));
+  }
+  std::vector<ffi::AnyView> arguments(tensors.begin(), tensors.end());
+  ffi::Any result;
+  function.CallPacked(arguments.data(), static_cast<int>(arguments.size()), &result);
+  Outputs outputs = OutputsOf(result, way.function->outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    auto crop = way.crops.find(way.function->outputs[i].name);
+    if (crop != way.crops.end()) outputs[i] = Cropped(outputs[i], crop->second);
+  }
+  return outputs;
+}
+
+// Runs the call often; returns the outputs and prints the median latency.
+Outputs Time(const std::function<Outputs()>& call) {
+  Outputs outputs;
+  std::vector<double> milliseconds;
+  for (int i = 0; i < kCalls; ++i) {
+    auto start = std::chrono::steady_clock::now();
+    outputs = call();
+    std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
+    milliseconds.push_back(taken.count());
+  }
+  std::nth_element(milliseconds.begin(), milliseconds.begin() + kCalls / 2, milliseconds.end());
+  std::printf("%-24s %10.3f ms\n", "median latency", milliseconds[kCalls / 2]);
+  return outputs;
+}
+
+void RunEntry(const Folder& folder, const Manifest& manifest, const Shapes& shapes,
+              std::vector<std::string> files) {
+  ffi::Module machine = StartMachine(folder, manifest);
+  std::vector<TensorInfo> descriptions = InputsOf(manifest, shapes);
+  files.resize(descriptions.size());
+  std::map<std::string, ffi::Tensor> inputs;
+  Shapes all;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    inputs.emplace(descriptions[i].name, MakeInput(descriptions[i], files[i]));
+    all[descriptions[i].name] = descriptions[i].shape;
+  }
+  Way way = ChooseWay(manifest, all);
+  std::function<Outputs()> call;
+  std::vector<std::string> names;
+  if (way.function != nullptr) {
+    ffi::Function function = machine->GetFunction(way.function->name).value();
+    call = [&, function] { return RunFunction(function, way, inputs); };
+    for (const TensorInfo& output : way.function->outputs) names.push_back(output.name);
+    std::printf("%-24s %10s %s\n", "way", way.is_padded ? "padded" : "exact",
+                way.function->name.c_str());
+  } else {
+    auto original = std::make_shared<OriginalModel>(folder, *manifest.fallback, manifest.threads);
+    call = [&, original] { return original->Run(inputs); };
+    for (const OriginalValue& output : manifest.fallback->outputs) names.push_back(output.name);
+    std::printf("%-24s %10s %s\n", "way", "fallback", manifest.fallback->framework.c_str());
+  }
+  Outputs outputs = Time(call);
+  for (std::size_t i = 0; i < names.size(); ++i) PrintOutput(names[i], outputs[i]);
+}
+
+void Serve(const Arguments& arguments) {
+  const std::string& runtime = arguments.paths[0];
+  Folder folder(arguments.paths[1]);
+  Manifest manifest = ReadManifest(folder, arguments.keys, arguments.entry);
   setenv("ORT_DISABLE_TELEMETRY", "1", 1);  // before any library is opened
   setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
   setenv("TVM_NUM_THREADS", std::to_string(manifest.threads).c_str(), 1);
@@ -128,58 +186,51 @@ void Serve(const std::string& runtime, const std::string& bundle,
   Open(runtime + "/libtvm_runtime.so");
   Open(runtime + "/libcollage_runtime.so");
   ffi::Function::GetGlobalRequired("collage.set_threads")(manifest.threads);
+  RunEntry(folder, manifest, arguments.shapes,
+           {arguments.paths.begin() + 2, arguments.paths.end()});
+}
 
-  ffi::Module library = LoadLibrary(std::move(executable));
-  auto machine = library->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
-  machine->GetFunction("vm_initialization").value()(kCpu, 0, kPooledAllocator);
+void AddShape(const std::string& text, Shapes* shapes) {
+  std::size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    throw std::runtime_error("'" + text + "' is no shape of an input; write it as x=1,3,8");
+  }
+  (*shapes)[text.substr(0, equals)] = ParseShape(text.substr(equals + 1));
+}
 
-  files.resize(manifest.inputs.size());
-  std::vector<ffi::Any> tensors;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    tensors.push_back(MakeInput(manifest.inputs[i], files[i]));
+// Throws std::runtime_error for a shape that is none.
+Arguments ParseArguments(std::vector<std::string> words) {
+  Arguments arguments;
+  while (words.size() > 1) {
+    const std::string& value = words[1];
+    if (words[0] == "--key") {
+      arguments.keys.push_back(value);
+    } else if (words[0] == "--entry") {
+      arguments.entry = value;
+    } else if (words[0] == "--shape") {
+      AddShape(value, &arguments.shapes);
+    } else {
+      break;
+    }
+    words.erase(words.begin(), words.begin() + 2);
   }
-  std::vector<ffi::AnyView> arguments(tensors.begin(), tensors.end());
-  ffi::Function function = machine->GetFunction(manifest.function).value();
-  ffi::Any result;
-  std::vector<double> milliseconds;
-  for (int call = 0; call < kCalls; ++call) {
-    auto start = std::chrono::steady_clock::now();
-    function.CallPacked(arguments.data(), static_cast<int>(arguments.size()), &result);
-    std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
-    milliseconds.push_back(taken.count());
-  }
-  std::nth_element(milliseconds.begin(), milliseconds.begin() + kCalls / 2, milliseconds.end());
-  std::printf("%-24s %10.3f ms\n", "median latency", milliseconds[kCalls / 2]);
-  for (std::size_t i = 0; i < manifest.outputs.size(); ++i) {
-    bool single = manifest.outputs.size() == 1;
-    PrintOutput(manifest.outputs[i].name,
-                single ? result.cast<ffi::Tensor>() : result.cast<ffi::Array<ffi::Tensor>>()[i]);
-  }
+  arguments.paths = std::move(words);
+  return arguments;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> words(argv + 1, argv + argc), keys;
-  std::string entry;
-  while (words.size() > 1 && (words[0] == "--key" || words[0] == "--entry")) {
-    if (words[0] == "--key") {
-      keys.push_back(words[1]);
-    } else {
-      entry = words[1];
-    }
-    words.erase(words.begin(), words.begin() + 2);
-  }
-  if (words.size() < 2) {
-    std::cerr
-        << "usage: serve_bundle [--key PUBLIC.pem]... [--entry NAME] RUNTIME_FOLDER BUNDLE_FOLDER "
-           "[INPUT.bin ...]\n";
-    return 2;
-  }
   try {
-    for (std::string& key : keys) key = ReadPublicKey(key);
-    Serve(words[0], words[1], keys, entry,
-          std::vector<std::string>(words.begin() + 2, words.end()));
+    Arguments arguments = ParseArguments({argv + 1, argv + argc});
+    if (arguments.paths.size() < 2) {
+      std::cerr
+          << "usage: serve_bundle [--key PUBLIC.pem]... [--entry NAME] [--shape INPUT=1,3,8]... "
+             "RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]\n";
+      return 2;
+    }
+    for (std::string& key : arguments.keys) key = ReadPublicKey(key);
+    Serve(arguments);
   } catch (const std::exception& error) {
     std::cerr << "serve_bundle: " << error.what() << "\n";
     return 1;

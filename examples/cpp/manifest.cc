@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kSchemaVersion = 3;
 constexpr int kMaxDepth = 64, kMaxThreads = 4096;
+constexpr std::int64_t kMaxRank = 64;
 constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 46;
 const std::set<std::string> kDtypes = {"bool",    "int8",    "int16",  "int32",  "int64",
                                        "uint8",   "uint16",  "uint32", "uint64", "bfloat16",
@@ -113,19 +114,96 @@ std::string LibraryVersion(const std::string& name, const char* path) {
   return "";
 }
 
-// The first function of the entry, or of all where it is empty.
-json::Object FirstFunction(const json::Array& functions, const std::string& entry) {
-  if (functions.empty()) throw std::runtime_error("the bundle has no functions");
-  std::string entries;
-  for (const ffi::Any& value : functions) {
-    auto function = value.try_cast<json::Object>();
-    if (!function.has_value()) throw std::runtime_error("the field 'functions' is of another type");
-    bool is_named = function->count(ffi::String("entry")) != 0;
-    std::string name = is_named ? GetText(*function, "entry") : "main";
-    if (entry.empty() || name == entry) return *function;
-    entries += " " + name;
+std::string EntryOf(const json::Object& function) {
+  bool is_named = function.count(ffi::String("entry")) != 0;
+  return is_named ? GetText(function, "entry") : "main";
+}
+
+std::vector<json::Object> Objects(const json::Object& object, const std::string& key) {
+  std::vector<json::Object> objects;
+  for (const ffi::Any& value : Get<json::Array>(object, key)) {
+    auto item = value.try_cast<json::Object>();
+    if (!item.has_value()) {
+      throw std::runtime_error("the field '" + key + "' is of another type");
+    }
+    objects.push_back(*item);
   }
-  throw std::runtime_error("the bundle has no entry '" + entry + "', only" + entries);
+  return objects;
+}
+
+// The functions of the entry, or of the first function's where it is empty.
+std::vector<FunctionInfo> Functions(const json::Object& manifest, std::string* entry) {
+  std::vector<FunctionInfo> functions;
+  std::string entries;
+  for (const json::Object& function : Objects(manifest, "functions")) {
+    std::string name = EntryOf(function);
+    if (entry->empty()) *entry = name;
+    entries += " " + name;
+    if (name != *entry) continue;
+    functions.push_back({GetText(function, "function"), Tensors(function, "inputs", true),
+                         Tensors(function, "outputs", false)});
+  }
+  if (entries.empty()) throw std::runtime_error("the bundle has no functions");
+  if (functions.empty()) {
+    throw std::runtime_error("the bundle has no entry '" + *entry + "', only" + entries);
+  }
+  return functions;
+}
+
+std::size_t Axis(const json::Object& object) {
+  auto axis = Get<std::int64_t>(object, "axis");
+  if (axis < 0 || axis >= kMaxRank) throw std::runtime_error("the field 'axis' is wrong");
+  return static_cast<std::size_t>(axis);
+}
+
+Crop ParseCrop(const json::Object& raw) {
+  Crop crop{GetText(raw, "output"), Axis(raw), Get<std::int64_t>(raw, "divisor"),
+            Get<std::int64_t>(raw, "offset")};
+  if (crop.divisor < 1 || crop.divisor > kMaxTensorBytes || std::abs(crop.offset) > kMaxTensorBytes)
+    throw std::runtime_error("a crop of output " + crop.output + " is wrong");
+  return crop;
+}
+
+std::vector<PaddedAxis> Padding(const json::Object& manifest, const std::string& entry) {
+  std::vector<PaddedAxis> axes;
+  if (manifest.count(ffi::String("padding")) == 0) return axes;
+  auto padding = Get<json::Object>(manifest, "padding");
+  if (padding.count(ffi::String(entry)) == 0) return axes;
+  for (const json::Object& raw : Objects(padding, entry)) {
+    PaddedAxis axis{GetText(raw, "input"), Axis(raw), Get<double>(raw, "value"), {}};
+    for (const json::Object& crop : Objects(raw, "crops")) axis.crops.push_back(ParseCrop(crop));
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+std::vector<OriginalValue> OriginalValues(const json::Object& fallback, const std::string& key) {
+  std::vector<OriginalValue> values;
+  for (const json::Object& raw : Objects(fallback, key)) {
+    values.push_back({GetText(raw, "name"), GetText(raw, "type"), Get<std::int64_t>(raw, "place"),
+                      Get<bool>(raw, "has_default")});
+  }
+  return values;
+}
+
+std::optional<FallbackInfo> Fallback(const json::Object& manifest, const std::string& entry) {
+  if (manifest.count(ffi::String("fallbacks")) == 0) return std::nullopt;
+  for (const json::Object& raw : Objects(manifest, "fallbacks")) {
+    if (GetText(raw, "entry") != entry) continue;
+    FallbackInfo fallback;
+    fallback.framework = GetText(raw, "framework");
+    fallback.precision = GetText(raw, "precision");
+    fallback.file = GetText(raw, "file");
+    if (!IsFileName(fallback.file)) {
+      throw std::runtime_error("'" + fallback.file + "' is no name of a bundle's file");
+    }
+    fallback.digest = GetText(Get<json::Object>(manifest, "files"), fallback.file);
+    fallback.has_weights_file = !GetText(raw, "weights").empty();
+    fallback.inputs = OriginalValues(raw, "inputs");
+    fallback.outputs = OriginalValues(raw, "outputs");
+    return fallback;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -164,10 +242,10 @@ Manifest ParseManifest(const std::string& text, const std::string& entry) {
   if (raw.count(ffi::String("device")) != 0 && GetText(raw, "device") != "cpu") {
     throw std::runtime_error("the bundle is for a GPU; this program serves those for a CPU");
   }
-  json::Object function = FirstFunction(Get<json::Array>(raw, "functions"), entry);
-  made.function = GetText(function, "function");
-  made.inputs = Tensors(function, "inputs", true);
-  made.outputs = Tensors(function, "outputs", false);
+  std::string chosen = entry;
+  made.functions = Functions(raw, &chosen);
+  made.padding = Padding(raw, chosen);
+  made.fallback = Fallback(raw, chosen);
   auto cpu = Get<json::Object>(raw, "cpu");
   made.cpu_model = GetText(cpu, "model");
   for (const ffi::Any& one : Get<json::Array>(cpu, "features")) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,11 +21,47 @@ struct TensorInfo {
   std::vector<std::int64_t> shape;  // of inputs
 };
 
+// A function of the executable, for one combination of shapes.
+struct FunctionInfo {
+  std::string name;
+  std::vector<TensorInfo> inputs, outputs;
+};
+
+// An axis of an output that follows a padded one: its extent is ceil(extent / divisor) + offset.
+struct Crop {
+  std::string output;
+  std::size_t axis = 0;
+  std::int64_t divisor = 1, offset = 0;
+};
+
+// An axis of an input that may be padded at its end with `value`.
+struct PaddedAxis {
+  std::string input;
+  std::size_t axis = 0;
+  double value = 0;
+  std::vector<Crop> crops;
+};
+
+// An input or an output of the original model; `place` is its position among the framework's.
+struct OriginalValue {
+  std::string name, type;
+  std::int64_t place = 0;
+  bool has_default = false;
+};
+
+// The original model, which answers other shapes.
+struct FallbackInfo {
+  std::string framework, precision, file, digest;
+  bool has_weights_file = false;
+  std::vector<OriginalValue> inputs, outputs;
+};
+
 struct Manifest {
   std::string executable, digest;  // the shared library, and its SHA-256 in hex
   int threads = 1;
-  std::string function;  // the first one of the entry
-  std::vector<TensorInfo> inputs, outputs;
+  std::vector<FunctionInfo> functions;   // of the entry, one for each shape set
+  std::vector<PaddedAxis> padding;       // of the entry
+  std::optional<FallbackInfo> fallback;  // of the entry
   std::vector<std::string> cpu_features;
   std::string cpu_model;
   std::map<std::string, std::string> libraries;  // name to version

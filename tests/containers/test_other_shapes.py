@@ -2,27 +2,23 @@
 
 import asyncio
 import math
-import shutil
 
 import httpx
 import numpy as np
 import pytest
 
-from collage.frontend.original_interface import read_interface
-from collage.runtime.fallback import Fallback, fallback_document
-from collage.store.blobs import digest_of
 from containers import serve
 from containers.serving.app import Server
 from containers.serving.watchdog import Watchdog
 from tests.containers.test_entries import infer
-from tests.runtime.conftest import write_manifest
 from tests.support import original_models
+from tests.support.other_shapes import add_ways, copied
 
 
 @pytest.fixture
 def folder(bundle, tmp_path):
     """A copy of the bundle of relu."""
-    return shutil.copytree(bundle, tmp_path / "bundle")
+    return copied(bundle, tmp_path)
 
 
 @pytest.fixture
@@ -33,25 +29,7 @@ def application(folder):
 
 def application_of(folder, file):
     """Return the server of relu for one shape; `file` is its fallback."""
-    interface = read_interface(file)
-    fallback = Fallback("onnxruntime", file.name, interface.inputs, interface.outputs)
-    padding = {"input": "x", "axis": 0, "value": 0.0, "crops": [
-        {"output": "y", "axis": 0, "divisor": 1, "offset": 0}]}  # fmt: skip
-    names = {"model.so", "golden.npz", file.name, *(f.name for f in folder.glob("defaults.npz"))}
-    write_manifest(
-        folder,
-        fallbacks=[fallback_document(fallback)],
-        padding={"main": [padding]},
-        defaults={"main": list(interface.defaults)},
-        functions=[
-            {
-                "function": "main_1",
-                "inputs": [{"name": "x", "shape": [2, 8], "dtype": "float32"}],
-                "outputs": [{"name": "y", "shape": [2, 8], "dtype": "float32"}],
-            }
-        ],
-        files={name: digest_of(folder / name) for name in names},
-    )
+    add_ways(folder, file)
     parsed = serve._parser().parse_args(["--bundle", str(folder)])
     engine = serve._engine(folder, parsed)
     limits = serve._limits(engine, parsed)

@@ -14,6 +14,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from tests.support import original_models
+from tests.support.other_shapes import add_ways, copied
+
 FOLDER = Path(__file__).parents[2] / "examples" / "triton" / "model_repository" / "collage"
 
 
@@ -101,6 +104,23 @@ def test_requests_of_every_shape_set_are_answered_in_order(model, bundle):
         assert y.name() == "y"
         np.testing.assert_array_equal(y.as_numpy(), np.maximum(x, 0))
     triton_model.finalize()
+
+
+def test_other_shapes_are_padded_or_go_to_the_fallback(model, bundle, tmp_path):
+    """The fallback squares, where the functions are relu: the numbers tell the way."""
+    folder = copied(bundle, tmp_path)
+    add_ways(folder, original_models.square_model(folder / "original.onnx"))
+    triton_model = model.TritonPythonModel()
+    triton_model.initialize(arguments(folder))
+    shapes = ((2, 8), (1, 8), (5, 2))
+    answers = triton_model.execute(
+        [Request([Tensor("x", np.full(shape, 3, "float32"))]) for shape in shapes]
+    )
+    for shape, number, answer in zip(shapes, (3, 3, 9), answers, strict=True):
+        (y,) = answer.output_tensors()
+        np.testing.assert_array_equal(y.as_numpy(), np.full(shape, number, "float32"))
+    counts = triton_model.bundle.dispatch_counts()
+    assert (counts.padded, counts.fallback) == ({"main_1": 1}, 1)
 
 
 def test_a_wrong_request_fails_alone(model, bundle):

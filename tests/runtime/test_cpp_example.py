@@ -15,7 +15,9 @@ from collage.runtime.plugin import LIBRARY_FOLDER, library_path
 from collage.store.statement import SignedModel, sign_bundle
 from tests.frontend.build import model, save
 from tests.runtime.conftest import write_manifest
+from tests.support import original_models
 from tests.support.keys import make_key
+from tests.support.other_shapes import add_ways
 
 SOURCE = Path(__file__).parents[2] / "examples" / "cpp"
 
@@ -84,6 +86,37 @@ def test_the_example_runs_the_named_entry(server, copy):
     assert "64 bytes  checksum 8" in done.stdout, done.stderr
     assert "32 bytes  checksum 4" in _serve(server, copy, "--entry", "main").stdout
     _refused(_serve(server, copy, "--entry", "other"), "no entry 'other', only main decoder")
+
+
+WAYS = [
+    ("x=2,8", "exact main_1", "64 bytes  checksum 8"),
+    ("x=1,8", "padded main_1", "32 bytes  checksum 4"),
+    ("x=5,2", "fallback onnxruntime", "40 bytes  checksum 2.5"),
+]
+
+
+def test_the_example_answers_every_shape(server, copy):
+    """The fallback squares, where the functions are relu: the numbers tell the way."""
+    add_ways(copy, original_models.square_model(copy / "original.onnx"))
+    for shape, way, output in WAYS:
+        done = _serve(server, copy, "--shape", shape)
+        assert way in done.stdout, done.stderr
+        assert output in done.stdout
+
+
+def test_the_example_pads_its_own_numbers(server, copy, tmp_path):
+    add_ways(copy, original_models.square_model(copy / "original.onnx"))
+    np.arange(-4, 4, dtype="float32").tofile(tmp_path / "x.bin")
+    command = [server, "--shape", "x=1,8", LIBRARY_FOLDER, copy, tmp_path / "x.bin"]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=True)
+    assert "32 bytes  checksum 6" in done.stdout
+
+
+def test_the_example_refuses_shapes_without_a_way(server, copy):
+    _refused(_serve(server, copy, "--shape", "x=5,2"), "takes the shapes x=1,8 x=2,8")
+    _refused(_serve(server, copy, "--shape", "z=5,2"), "the entry has no input 'z'")
+    _refused(_serve(server, copy, "--shape", "x=5,-2"), "'5,-2' is no shape")
+    _refused(_serve(server, copy, "--shape", "x"), "write it as x=1,3,8")
 
 
 @pytest.fixture
