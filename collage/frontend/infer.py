@@ -28,6 +28,9 @@ _DATA_DEPENDENT = frozenset({
     "ConstantOfShape", "TopK", "Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "OneHot",
     "Pad", "Split", "Squeeze", "Unsqueeze", "SequenceAt", "ConcatFromSequence", "StringSplit",
     "AffineGrid", "CenterCropPad", "Col2Im", "MaxUnpool", "RandomNormalLike", "STFT", "DFT",
+    "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "ImageDecoder", "ExpandDims",
+    "CropAndResize", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
+    "DynamicTimeWarping", "SplitToSequence",
 })  # fmt: skip
 
 
