@@ -132,7 +132,7 @@ class FunctionKernelBuilder:
             quantisation_steps=output_steps(function, work.nodes, output_names),
             fetch=fetch,
         )
-        if self._gpu is not None:
+        if self._gpu is not None or prepared.draws:  # two draws differ, whatever the inputs are
             return prepared
         return replace(prepared, judge_edges=functools.partial(self._judge_edges, work, prepared))
 

@@ -5,8 +5,14 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node as node
 
-from collage.backends.registry import available_backends
+from collage.backends.base import BuildContext
+from collage.backends.registry import available_backends, class_path
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.load import read_model
+from collage.measure.function_kernel_builder import FunctionKernelBuilder
+from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.messages import Setup
+from collage.measure.worker import first_run
 from collage.rules.candidates import find_candidates, refusal
 from tests.frontend.build import floats, imported, model, save
 from tests.frontend.test_valid_models import executable
@@ -64,6 +70,29 @@ def test_a_draw_has_candidates_of_its_own_only(tmp_path):
     for backend in backends:
         if backend.name == "openvino":
             assert "draws random numbers" in refusal(backend, function, index)
+
+
+def test_a_draw_is_not_compared_on_edge_inputs(tmp_path):
+    function = noisy(tmp_path)
+    (backend,) = available_backends(("onnxruntime",))
+    save_reference(reference_values(function, random_inputs(function, 0)), tmp_path / "reference")
+    setup = Setup(
+        loader="",
+        functions=(("main", function.simplified),),
+        backends=(class_path(backend),),
+        build=BuildContext(1),
+        reference_dir=tmp_path / "reference",
+        memory_bytes=4 << 30,
+        cache_flush_bytes=1 << 20,
+        measure_dispatch_overhead=False,
+    )
+    builder = FunctionKernelBuilder(setup)
+    for node_of_graph in function.graph.nodes:
+        request = MeasurementRequest("main", 1 << node_of_graph.index, "onnxruntime")
+        prepared = builder.prepare(request)
+        assert first_run(prepared) == ("", 0.0)
+        is_draw = node_of_graph.op == "RandomNormalLike"
+        assert (prepared.judge_edges is None) is is_draw
 
 
 def test_kernels_of_equal_draws_draw_different_numbers(tmp_path):
