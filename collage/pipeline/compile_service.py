@@ -232,10 +232,20 @@ def search_model_function(
     function: str,
     context: CompileContext,
     open_measurer: OpenMeasurer,
+    *,
+    assembles_bodies: bool = True,
 ) -> SearchResult:
     """Search one function of the entries' models.
 
     The result has no plan if no plan of regions computes its numbers and the original file can ship.
+
+    Args:
+        entries: the entries.
+        function: name of the function.
+        context: shared state of the compile.
+        open_measurer: factory of the measurer.
+        assembles_bodies: False where only the machine that builds the bundle has kernels that drive bodies;
+            the result has no plan if nothing else covers the function's control flow.
 
     Raises:
         OptionError: no entry has such a function.
@@ -244,17 +254,24 @@ def search_model_function(
     start = time.monotonic()
     model, searched = import_model_of(function, entries, context)
     measurer = open_measurer(model, searched, context)
-    enumerated = enumerated_function(searched, context)
+    try:
+        enumerated = enumerated_function(searched, context)
+    except SearchError:
+        if assembles_bodies or context.options.target.is_gpu or not searched.bodies:
+            raise
+        return _search_result(function, context, time.monotonic() - start)
     try:
         search, _ = search_with_measurements(enumerated, measurer, context)
     except SearchError:
         if not OriginalFile(model, searched, context).plans.baselines:
             raise
         search = without_plans(enumerated)
-    return _search_facts(search, context, time.monotonic() - start)
+    return _search_result(function, context, time.monotonic() - start, search)
 
 
-def _search_facts(search: FunctionSearch, context: CompileContext, seconds: float) -> SearchResult:
+def _search_result(
+    function: str, context: CompileContext, seconds: float, search: FunctionSearch | None = None
+) -> SearchResult:
     counts = context.counts
     plans = tuple(
         PlanPrediction(
@@ -263,12 +280,12 @@ def _search_facts(search: FunctionSearch, context: CompileContext, seconds: floa
             regions=len(plan.plan.options),
             backends=tuple(sorted(set(plan.plan.backends))),
         )
-        for plan in search.plans
+        for plan in (search.plans if search else ())
     )
     return SearchResult(
-        function=search.enumerated.function.name,
+        function=function,
         plans=plans,
-        gap_s=search.lazy.gap_s,
+        gap_s=search.lazy.gap_s if search else 0.0,
         enumerated=counts.enumerated,
         unique=counts.unique,
         measured=counts.measured,

@@ -11,12 +11,13 @@ import pytest
 import collage
 from collage.backends.cpu.control_flow import CONTROL_FLOW
 from collage.backends.cpu.control_flow.body_plans import read_plans
-from collage.errors import ClusterError, UnprovenError
+from collage.entries import find_entries
+from collage.errors import ClusterError, SearchError, UnprovenError
 from collage.frontend.region import region_digest
 from collage.options import Options
 from collage.pipeline.bodies import BodyPartitioner, body_path, search_bodies
 from collage.pipeline.compile_context import open_compile_context
-from collage.pipeline.compile_service import LocalCompileService
+from collage.pipeline.compile_service import LocalCompileService, search_model_function
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.search_stage import (
     enumerated_function,
@@ -107,6 +108,22 @@ def test_a_body_without_measurements_leaves_its_node_whole(tmp_path):
     assert all(note.endswith("its body has no plan of its own: pod # is gone") for note in notes)
     assert body_path(function, inner.function.name) == (outer, inner)
     assert body_path(function, "absent") is None
+
+
+def test_only_a_finish_may_cover_a_loop(tmp_path):
+    entries = find_entries(write_model(models.LOOP, tmp_path / "model.onnx"))
+    options = Options(backends=("tvm",), threads=1, cache_dir=tmp_path / "store")
+
+    def open_measurer(*_):
+        return None  # nothing is measured
+
+    with open_compile_context(options) as context:
+        searched = search_model_function(
+            entries, "main", context, open_measurer, assembles_bodies=False
+        )
+        assert (searched.function, searched.plans) == ("main", ())
+        with pytest.raises(SearchError, match="no backend takes it"):
+            search_model_function(entries, "main", context, open_measurer)
 
 
 def test_a_body_knows_that_its_values_are_the_users(tmp_path):

@@ -125,7 +125,9 @@ class ClusterCompileService:
             self._models(request) as entries,
             open_compile_context(options, progress, facts.environment, backends) as context,
         ):
-            return search_model_function(entries, function, context, open_measurer)
+            return search_model_function(
+                entries, function, context, open_measurer, assembles_bodies=False
+            )
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
         environment = self._known_facts(request).environment
