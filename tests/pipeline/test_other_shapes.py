@@ -220,7 +220,10 @@ def test_an_output_without_a_type_is_noted(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_an_output_typed_by_onnx_runtime_has_a_fallback(tmp_path):
-    nodes = [node("Relu", ["x"], ["r"]), node("Unique", ["r"], ["y"], domain="com.microsoft")]
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("Unique", ["r"], ["y", "places", "counts"], domain="com.microsoft"),
+    ]
     document = model(nodes, {"x": ("float32", ("n",))}, ["y"], domains=["com.microsoft"])
     file = save(document, tmp_path)
     summary = compiled(file, tmp_path / "bundle", shapes=({"x": (9,)},))
