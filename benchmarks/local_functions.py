@@ -28,7 +28,7 @@ from collage.pipeline.search_stage import (
 )
 from collage.search.enumeration import EnumeratedFunction
 
-HEADER = '<ir_version: 9, opset_import: ["" : 18, "local" : 1]>\n'
+MODEL_HEADER = '<ir_version: 9, opset_import: ["" : 18, "local" : 1]>\n'
 COLUMNS = (
     "function", "calls", "nodes", "candidates", "unique", "in a call", "measured", "added", "search s",
 )  # fmt: skip
@@ -58,7 +58,7 @@ class FunctionCase:
             for call in range(calls)
         )
         model = onnx.parser.parse_model(
-            f"""{HEADER} main (float[{shape}] x) => (float[{shape}] y) {{ {chain} }}
+            f"""{MODEL_HEADER} main (float[{shape}] x) => (float[{shape}] y) {{ {chain} }}
             <domain: "local", opset_import: ["" : 18]>
             block ({parameters}) => (next) {{ {self.body} }}"""
         )

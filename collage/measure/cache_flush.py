@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from collage.measure.environment import last_level_cache_bytes
 
-MIN_BYTES = 4 << 20
+MIN_FLUSH_BYTES = 4 << 20
 SIMILAR = 4
 """Largest ratio of two sizes with exchangeable costs (effect: `benchmarks.family`)."""
 
@@ -33,8 +33,8 @@ class CacheFlush:
         >>> sweep.size_bytes >> 20, [size >> 20 for size in sweep.similar]
         (32, [48, 16, 8])
         """
-        largest = max(MIN_BYTES, (cache_bytes or last_level_cache_bytes()) * 3 // 2)
-        sizes, power = [largest], MIN_BYTES
+        largest = max(MIN_FLUSH_BYTES, (cache_bytes or last_level_cache_bytes()) * 3 // 2)
+        sizes, power = [largest], MIN_FLUSH_BYTES
         while power < largest:
             sizes.append(power)
             power *= 2

@@ -157,6 +157,8 @@ ELSEWHERE: Mapping[str, str] = {
         "tests/runtime/test_signature.py::test_keys_of_openssl_sign_and_verify",
     "prefect server start": FLOWS,
     "python -m flows.setup": FLOWS,
+    ".venv/bin/python -m benchmarks.local_functions":
+        "tests/benchmarks/test_local_functions.py::test_a_row_has_a_number_for_each_column",
     "prefect worker start --pool collage": FLOWS,
     "prefect deployment run optimize-model/optimize --param model=/path/model.onnx": PREFECT,
     "prefect gcl inspect": PREFECT,
