@@ -91,7 +91,7 @@ docs: $(STAMP)
 
 # The node tests of onnx.backend.test on the kernels of every backend: passed, skipped by reason, wrong. About half an hour.
 onnx-tests: setup
-	$(BIN)/python -m tests.onnx_backend.run
+	$(BIN)/python -m tests.onnx_backend.run --jobs 2
 
 # Every table of benchmarks/RESULTS.md, about five hours; the costs that it finds are dropped first, so that compiles are cold.
 BENCH := $(BIN)/python -m benchmarks

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 FINITE_EDGES = (0.0, -0.0, 1e-40, -1e-40, 0.5, -0.5, 1.5, 2.5, -2.5, 88.6, -88.6, -104.0)
 """exp(88.6) is the largest float32 of exp, exp(-104) is 0."""
+TIES = (0.5, 1.5, 2.5)
+"""Magnitudes that rounding to integers may take either way; multiples of the scale where a node quantises."""
 EXTREME_TYPES = ("int32", "int64")
 _ARITHMETIC = frozenset({
     "Add", "Sub", "Mul", "Abs", "Neg", "Sign", "Min", "Max", "Clip", "Equal", "Less", "LessOrEqual",
@@ -117,7 +119,7 @@ def _finite(
     changed = []
     for number, (name, value) in enumerate(values.items()):
         if _is_float(value) and (value.size > 1 or alone):
-            value = _with_finite_edges(value, number)
+            value = _with_finite_edges(value, number, _rounding_step(function, nodes, name, values))
         elif (
             value.dtype.name in EXTREME_TYPES
             and value.size
@@ -131,7 +133,20 @@ def _finite(
     return tuple(changed)
 
 
-def _with_finite_edges(value: np.ndarray, number: int) -> np.ndarray:
+def _rounding_step(
+    function: Function, nodes: IndexSet, name: str, values: Mapping[str, np.ndarray]
+) -> float:
+    """Return the scale by which a node of the region quantises the value, 1 without one."""
+    for index in indices(nodes):
+        node = function.graph.nodes[index]
+        if node.op == "QuantizeLinear" and node.inputs[0] == name:
+            scale = function.weights.get(node.inputs[1], values.get(node.inputs[1]))
+            if scale is not None and scale.size == 1:
+                return float(scale.reshape(-1)[0])
+    return 1.0
+
+
+def _with_finite_edges(value: np.ndarray, number: int, step: float) -> np.ndarray:
     value = value.copy()
     if value.ndim > 1 and value.size > value.shape[-1] > 0:
         rows = value.reshape(-1, value.shape[-1])
@@ -139,7 +154,8 @@ def _with_finite_edges(value: np.ndarray, number: int) -> np.ndarray:
     flat = value.reshape(-1)
     count = max(1, min(len(FINITE_EDGES), flat.size // 2))
     places = (np.arange(count) * (flat.size // count) + number) % flat.size
-    edges = np.roll(FINITE_EDGES, -number)[:count]
+    scaled = [edge * step if abs(edge) in TIES else edge for edge in FINITE_EDGES]
+    edges = np.roll(scaled, -number)[:count]
     # The row of equal values stays.
     kept = places < flat.size - (value.shape[-1] if value.ndim > 1 else 0)
     with np.errstate(over="ignore"):
@@ -158,7 +174,10 @@ def _with_extremes(value: np.ndarray) -> np.ndarray:
 
 
 def _is_arithmetic(function: Function, nodes: IndexSet, name: str) -> bool:
-    """Tell whether every node that the integers reach within the region does arithmetic on them."""
+    """Tell whether every node that the integers reach within the region does arithmetic on them.
+
+    What a comparison makes of them is a mask, which has its meaning for every reader.
+    """
     reached = {name}
     for index in indices(nodes):
         node = function.graph.nodes[index]
@@ -167,7 +186,7 @@ def _is_arithmetic(function: Function, nodes: IndexSet, name: str) -> bool:
             continue
         if not _keeps_meaning(function, node, places):
             return False
-        reached.update(node.outputs)
+        reached.update(v for v in node.outputs if function.type_of(v).dtype != "bool")
     return True
 
 

@@ -32,6 +32,9 @@ _SETTINGS: Mapping[str, frozenset[int]] = {
     "Reshape": frozenset({1}), "Resize": frozenset({2, 3}), "Upsample": frozenset({1}),
     "Squeeze": frozenset({1}), "Unsqueeze": frozenset({1}), "Split": frozenset({1}),
     "Slice": frozenset({3}), "Pad": frozenset({1, 3}), "CumSum": frozenset({1}),
+    "CumProd": frozenset({1}), "CenterCropPad": frozenset({1}), "Col2Im": frozenset({1, 2}),
+    "MaxUnpool": frozenset({2}), "AffineGrid": frozenset({1}), "DFT": frozenset({1, 2}),
+    "STFT": frozenset({1, 3}), "MelWeightMatrix": frozenset(range(5)),
     **dict.fromkeys(
         ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
          "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), frozenset({1}),
@@ -44,6 +47,7 @@ _AT_LEAST_ONE: Mapping[str, frozenset[int]] = {
     "Tile": frozenset({1}), "Expand": frozenset({1}), "ConstantOfShape": frozenset({0}),
     "Div": frozenset({1}), "Mod": frozenset({1}), "NonMaxSuppression": frozenset({2}),
     "LSTM": frozenset({4}), "GRU": frozenset({4}), "RNN": frozenset({4}),
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), frozenset({0})),
 }  # fmt: skip
 """Operands below 1 that end in nothing to compute, or in an error, by operator."""
 

@@ -1,13 +1,14 @@
 """Runs the node tests named on standard input; writes results as JSON, and an empty line after each test."""
 
-import dataclasses
 import json
 import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
-from tests.onnx_backend.case import Outcome, Result, run_test
+from tests.onnx_backend.case import run_test
+from tests.onnx_backend.results import PROGRAM, Outcome, Result
 
 
 def main() -> None:
@@ -19,12 +20,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 for result in run_test(name, Path(folder)):
-                    print(json.dumps(dataclasses.asdict(result)), file=answers, flush=True)
+                    print(json.dumps(vars(result)), file=answers, flush=True)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}".strip().splitlines()[-1][:200]
-                failed = Result(name, "program", Outcome.WRONG, reason)
-                print(json.dumps(dataclasses.asdict(failed)), file=answers, flush=True)
+                failed = Result(name, PROGRAM, Outcome.WRONG, _reason(error))
+                print(json.dumps(vars(failed)), file=answers, flush=True)
         print(file=answers, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return the error's first line, and the place that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
+    return f"{text} ({Path(place.filename).name}, {place.name})"
 
 
 if __name__ == "__main__":

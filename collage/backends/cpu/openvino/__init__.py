@@ -104,12 +104,13 @@ class OpenVinoBackend(Backend):
 
 
 def refusal(model: onnx.ModelProto) -> str | None:
-    """Return OpenVINO's message on refusing `model`, None where it reads it."""
+    """Return OpenVINO's message on refusing `model`, None where it reads it with all its inputs."""
     try:
-        _core().read_model(model.SerializeToString())
+        converted = _core().read_model(model.SerializeToString())
     except RuntimeError as error:
         return f"OpenVINO refuses to read it: {reason_in(str(error))}"
-    return None
+    count, kept = len(model.graph.input), len(converted.inputs)
+    return f"OpenVINO drops {count - kept} of its inputs" if kept < count else None
 
 
 def reason_in(message: str) -> str:
