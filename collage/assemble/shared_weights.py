@@ -2,9 +2,10 @@
 
 Kernels of two shape sets have the same weights and different shapes, so they are no equal kernels
 (`shared_kernels`). Their weights are large ranges of equal bytes in their blobs: tensors of a blob, and raw
-data of initialisers in an ONNX model. Each range that occurs in several kernels is moved into a table of the
-executable, a symbol in its read-only data, and the blobs are linked to it by digest. The plug-in reads the
-table in place (native/core/shared_weights.h), so it also keeps one copy in memory.
+data of initialisers in an ONNX model. Each range that several functions have, in different kernels or in a
+kernel of them all, is moved into a table of the executable, a symbol in its read-only data, and the blobs are
+linked to it by digest. The plug-in reads the table in place (native/core/shared_weights.h), so it also keeps
+one copy in memory, and none in a blob.
 
 Any range would be correct, since a linked blob has the same bytes again: the parser below only decides
 what is saved. On a GPU nothing is linked, as a provider's kernels are built apart.
@@ -77,19 +78,20 @@ class WeightTable:
 
 
 def link_weights(plans: Sequence[FunctionPlan]) -> tuple[list[FunctionPlan], WeightTable]:
-    """Return the plans with linked blobs, and the table of the weights that several kernels have."""
-    blobs = dict.fromkeys(
-        planned.kernel.blob
-        for plan in plans
-        for planned in plan.kernels
-        if isinstance(planned.kernel, PluginKernel)
-    )
+    """Return the plans with linked blobs, and the table of the weights that several functions have."""
+    functions = Counter(blob for plan in plans for blob in dict.fromkeys(_blobs(plan)))
     table, linked = WeightTable(), {}
-    for blob, links in _shared_links({blob: _weight_ranges(blob) for blob in blobs}).items():
+    for blob, links in _shared_links(functions).items():
         for link in links:
             table.weights.setdefault(link.digest, memoryview(blob)[link.start : link.end])
         linked[blob] = _linked(blob, links)
     return [_with_blobs(plan, linked) for plan in plans], table
+
+
+def _blobs(plan: FunctionPlan) -> Iterator[bytes]:
+    for planned in plan.kernels:
+        if isinstance(planned.kernel, PluginKernel):
+            yield planned.kernel.blob
 
 
 def _with_blobs(plan: FunctionPlan, linked: Mapping[bytes, bytes]) -> FunctionPlan:
@@ -102,14 +104,29 @@ def _with_blobs(plan: FunctionPlan, linked: Mapping[bytes, bytes]) -> FunctionPl
     return replace(plan, kernels=kernels)
 
 
-def _shared_links(ranges: Mapping[bytes, Sequence[_Range]]) -> dict[bytes, list[_Link]]:
-    """Return the links of every blob with a weight that another blob has too."""
-    samples = Counter(
-        sample
-        for blob, own in ranges.items()
-        for sample in {_sample(blob, start, end) for start, end in own}
-    )
-    links = {
+def _shared_links(functions: Mapping[bytes, int]) -> dict[bytes, list[_Link]]:
+    """Return the links of every blob with a weight of several functions.
+
+    Args:
+        functions: number of functions with each blob.
+    """
+    links = _possible_links(functions)
+    users: Counter[bytes] = Counter()
+    for blob, own in links.items():
+        for digest in {link.digest for link in own}:
+            users[digest] += functions[blob]
+    shared = {blob: [link for link in own if users[link.digest] > 1] for blob, own in links.items()}
+    return {blob: own for blob, own in shared.items() if own}
+
+
+def _possible_links(functions: Mapping[bytes, int]) -> dict[bytes, list[_Link]]:
+    """Return the links of every blob to weights that look like one of another function."""
+    ranges = {blob: _weight_ranges(blob) for blob in functions}
+    samples: Counter[tuple[int, bytes, bytes]] = Counter()
+    for blob, own in ranges.items():
+        for sample in {_sample(blob, start, end) for start, end in own}:
+            samples[sample] += functions[blob]
+    return {
         blob: [
             _Link(start, end, hashlib.sha256(memoryview(blob)[start:end]).digest())
             for start, end in own
@@ -117,13 +134,6 @@ def _shared_links(ranges: Mapping[bytes, Sequence[_Range]]) -> dict[bytes, list[
         ]
         for blob, own in ranges.items()
     }
-    blobs_with = Counter(
-        digest for own in links.values() for digest in {link.digest for link in own}
-    )
-    shared = {
-        blob: [link for link in own if blobs_with[link.digest] > 1] for blob, own in links.items()
-    }
-    return {blob: own for blob, own in shared.items() if own}
 
 
 def _sample(blob: bytes, start: int, end: int) -> tuple[int, bytes, bytes]:

@@ -4,6 +4,7 @@ import json
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -11,6 +12,8 @@ import pytest
 import tvm_ffi
 
 from benchmarks.weight_heavy import PRODUCTS, product_model
+from collage.assemble import assemble
+from collage.assemble.shared_kernels import share_kernels
 from collage.assemble.shared_weights import MIN_BYTES, link_weights
 from collage.runtime.blob import pack
 from collage.runtime.plugin import load_plugin
@@ -58,6 +61,23 @@ def test_weights_of_one_function_stay_in_its_kernels(functions):
     plans, table = link_weights([whole_plan(functions[1][0], "onnxruntime")])
     assert not table.weights
     assert plans == [whole_plan(functions[1][0], "onnxruntime")]
+
+
+def test_a_kernel_of_all_functions_is_linked_too(functions, tmp_path):
+    """The original model as the plan of both functions is one kernel."""
+    _, both = functions
+    kernel = whole_plan(both[0], "onnxruntime").kernels[0].kernel
+    plans = share_kernels([
+        replace(plan, kernels=(replace(plan.kernels[0], kernel=kernel),))
+        for plan in (whole_plan(function, "onnxruntime") for function in both)
+    ])  # fmt: skip
+    assert len(link_weights(plans)[1].weights) == PRODUCTS
+    assemble(plans, 1, tmp_path / "shared.so")
+    x = np.ones((ROWS[0], WIDTH), np.float32)
+    alone = opened(build(both[:1], "onnxruntime", tmp_path / "alone.so"), both[:1])
+    (expected,) = alone.run({"x": x}).values()
+    (outputs,) = opened(tmp_path / "shared.so", both[:1]).run({"x": x}).values()
+    np.testing.assert_array_equal(outputs, expected)
 
 
 def test_small_weights_stay_in_their_kernels(tmp_path):
