@@ -26,7 +26,7 @@ from collage.assemble.gpu import DevicePlaces, GpuPlaces, graph_capturable
 from collage.assemble.shared_weights import WeightTable, link_weights
 from collage.assemble.values import Places
 from collage.backends.base import CudaKernel, PluginKernel, TirKernel
-from collage.backends.common.c_source import PROTECTED
+from collage.backends.common.c_compiler import PROTECTED
 from collage.backends.common.tvm.target import host_target
 from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 from collage.errors import BackendError

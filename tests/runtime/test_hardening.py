@@ -8,7 +8,7 @@ from onnx.helper import make_node as node
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import BuildContext
-from collage.backends.common.c_source import build, compiler
+from collage.backends.common.c_compiler import build, compiler
 from collage.backends.registry import available_backends
 from collage.frontend.region import region_values
 from collage.runtime.plugin import LIBRARY_FOLDER

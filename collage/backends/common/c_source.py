@@ -2,25 +2,19 @@
 
 A subclass defines its name, its patterns, and the C statements for one matched region. Shapes and
 attributes are literals in the statements; every input, weight and output of the region is a named pointer.
-This module adds the function around the statements, compiles it with the machine's C compiler (`$CC`, else
-`cc`), and packs machine code and weights into a kernel; the plug-in loads it from memory. Serving machines
-compile nothing.
+This module adds the function around the statements, has it compiled (`c_compiler`), and packs machine code
+and weights into a kernel; the plug-in loads it from memory. Serving machines compile nothing.
 
 Vendor libraries are declared, not linked: the plug-in opens the serving machine's file before the kernel, and
 the bundle records the version.
 
-The backend's identity contains the versions of compiler and libraries and the text of the class's module:
-after an edit, its kernels are measured again. `docs/add-a-backend.md` is the tutorial.
+The backend's identity contains the versions of compiler and libraries and the texts of the modules of the
+class and of its base: after an edit, its kernels are measured again. `docs/add-a-backend.md` is the tutorial.
 """
 
 import functools
 import hashlib
-import os
-import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from collage.backends.base import Availability, Backend, BuildContext, PluginKernel
+from collage.backends.common.c_compiler import build, compiler, compiler_version
 from collage.backends.common.c_composites import SIGNATURE, driver, ordered_parts, set_union
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -44,7 +39,6 @@ from collage.rules.rule import PartitionRule
 from collage.rules.tvm_fusion import ONE_RESULT
 from collage.rules.wrap import Composite, OnlyValid, Union
 from collage.runtime.blob import Header, pack
-from collage.runtime.child_environment import child_environment
 from collage.runtime.plugin import (
     Library,
     library_override,
@@ -52,7 +46,6 @@ from collage.runtime.plugin import (
     library_version,
     register_library,
 )
-from collage.runtime.process_group import run_compiler
 
 __all__ = ["CSourceBackend", "Library", "Region", "Value"]
 
@@ -64,12 +57,6 @@ C_TYPES = {
 """C type of each dtype's elements; half precision as its bits."""
 
 INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stddef", "stdint", "string"))
-ALWAYS = ("-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
-PROTECTED = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
-"""A loaded kernel has a read-only function table and no executable stack."""
-COMPILER_TIMEOUT_S = 60.0
-SHOWN_ERRORS = 3
-MAX_BUILDS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +161,8 @@ class CSourceBackend(Backend):
     @property
     def identity(self) -> str:
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, CSourceBackend)]
-        return f"{super().identity} source={_digest(*classes)}"
+        modules = {cls.__module__ for cls in classes} | {build.__module__, driver.__module__}
+        return f"{super().identity} source={_digest(frozenset(modules))}"
 
     def unsupported(self, function: Function, node: int) -> str | None:
         reasons = []
@@ -333,79 +321,13 @@ def make_region(function: Function, pattern: str, match: Match) -> Region:
     )
 
 
-def compiler() -> tuple[str, ...]:
-    """Return the command of the C compiler. Raises BackendError without one."""
-    command = tuple(shlex.split(os.environ.get("CC", ""))) or ("cc",)
-    if shutil.which(command[0]) is None:
-        origin = " ($CC)" if os.environ.get("CC") else ""
-        raise BackendError(
-            f"there is no C compiler {command[0]!r}{origin}: install gcc or clang, or name one with $CC"
-        )
-    return command
-
-
-@functools.cache
-def compiler_version(command: tuple[str, ...]) -> str:
-    """Return the first line of the compiler's `--version`. Raises BackendError where it fails."""
-    try:
-        done = subprocess.run(
-            [*command, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=COMPILER_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BackendError(f"the C compiler {command[0]!r} does not work: {error}") from None
-    return next(iter(done.stdout.splitlines()), "?").strip()
-
-
-@functools.lru_cache(MAX_BUILDS)
-def build(
-    command: tuple[str, ...], flags: tuple[str, ...], code: str, link_flags: tuple[str, ...] = ()
-) -> bytes:
-    """Compile `code` and return the shared library; equal calls compile once.
-
-    Compilation and linking are separate: in one step with -ffast-math, GCC links start-up code into the
-    library; it rounds denormals to zero in the whole loading process.
-
-    Raises:
-        BackendError: the compiler fails; with its first errors.
-    """
-    with tempfile.TemporaryDirectory(prefix="collage-cc-") as folder:
-        compiled, linked = f"{folder}/kernel.o", f"{folder}/kernel.so"
-        _run([*command, *ALWAYS, *flags, "-c", "-x", "c", "-", "-o", compiled], code)
-        _run([*command, "-shared", *PROTECTED, compiled, "-o", linked, *link_flags])
-        return Path(linked).read_bytes()
-
-
-def _run(command: Sequence[str], code: str = "") -> None:
-    environment = child_environment() | {"LC_ALL": "C"}
-    try:
-        done = run_compiler(
-            command, timeout_s=COMPILER_TIMEOUT_S, environment=environment, text=code
-        )
-    except subprocess.TimeoutExpired:
-        raise BackendError(f"the C compiler took more than {COMPILER_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        raise BackendError(f"the C compiler refuses it: {first_errors(done.stderr)}")
-
-
-def first_errors(output: str) -> str:
-    """Return the errors in a compiler's output, on one line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("collect2:")]
-    errors = [line for line in lines if "error:" in line] or lines
-    return "; ".join(errors[:SHOWN_ERRORS]) or "it does not say why"
-
-
 def _version(library: str) -> str:
     return library_override(library) or library_version(library)
 
 
 @functools.cache
-def _digest(*classes: type) -> str:
-    """Return the digest of the texts of the classes' modules."""
-    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
+def _digest(modules: frozenset[str]) -> str:
+    """Return the digest of the texts of the modules."""
+    files = {getattr(sys.modules.get(module), "__file__", None) for module in modules}
     texts = sorted(Path(file).read_bytes() for file in files if file)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from collage.backends.base import BuildContext
-from collage.backends.common import c_source
+from collage.backends.common import c_compiler
 from collage.backends.common.c_source import CSourceBackend, Library, Region
 from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 from collage.errors import BackendError
@@ -159,10 +159,10 @@ def test_a_compiler_that_fails_is_a_reason(monkeypatch):
 
 
 def test_equal_sources_are_compiled_once(tmp_path, monkeypatch):
-    c_source.build.cache_clear()
-    commands, run = [], c_source.run_compiler
+    c_compiler.build.cache_clear()
+    commands, run = [], c_compiler.run_compiler
     monkeypatch.setattr(
-        c_source, "run_compiler", lambda *a, **k: commands.append(a[0]) or run(*a, **k)
+        c_compiler, "run_compiler", lambda *a, **k: commands.append(a[0]) or run(*a, **k)
     )
     function = sums(tmp_path)
     for nodes in (0b10, 0b100, 0b10):
@@ -194,7 +194,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("output", "shown"), ERRORS)
 def test_the_first_errors_are_shown(output, shown):
-    assert c_source.first_errors(output) == shown
+    assert c_compiler.first_errors(output) == shown
 
 
 def test_missing_libraries_are_named_and_versions_identify(monkeypatch):
