@@ -48,6 +48,25 @@ def test_products_without_their_quantisation_are_refused(tmp_path):
     assert reason == "OpenVINO computes DynamicQuantizeMatMul without quantising its input"
 
 
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("int32", "OpenVINO divides int32 as float32"),
+        ("int64", "OpenVINO divides int64 as float32"),
+        ("int8", None),
+    ],
+)
+def test_wide_integers_are_not_divided(tmp_path, operator, dtype, expected):
+    document = model(
+        [node(operator, ["x", "eleven"], ["y"])],
+        {"x": (dtype, (4, 8))},
+        ["y"],
+        {"eleven": np.asarray(11, dtype)},
+    )
+    assert OpenVinoBackend().unsupported(imported(document, tmp_path), 0) == expected
+
+
 def test_an_unknown_variant_is_refused(tmp_path):
     function = regions.determinant(tmp_path)
     with pytest.raises(BackendError, match="no variant 'fast'"):

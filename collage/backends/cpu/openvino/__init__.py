@@ -44,6 +44,9 @@ WITHOUT_QUANTISATION = frozenset({
 """Operators that 2026.4 computes from unquantised activations: one per cent of the scale beside the original,
 which a chain of them multiplies."""
 
+WIDE_INTEGERS = frozenset({"int32", "int64", "uint32", "uint64"})
+"""Integers that float32 has not all of."""
+
 DTYPES = frozenset({
     "float32", "float16", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8",
     "uint16", "uint32", "uint64", "bool",
@@ -73,6 +76,10 @@ class OpenVinoBackend(Backend):
             return f"OpenVINO has no {operator}"
         if operator in WITHOUT_QUANTISATION:
             return f"OpenVINO computes {operator} without quantising its input"
+        if operator in ("Div", "Mod"):
+            dtype = function.type_of(graph_node.outputs[0]).dtype
+            if dtype in WIDE_INTEGERS:
+                return f"OpenVINO divides {dtype} as float32"
         for value in (*graph_node.inputs, *graph_node.outputs):
             if not value or value in function.weights:
                 continue
