@@ -39,7 +39,7 @@ def test_a_search_of_more_calls_measures_nothing_again(tmp_path):
         backends=("onnxruntime",),
         threads=1,
         cache_dir=tmp_path / "store",
-        measure_budget_s=3,
+        measure_budget_s=60,  # far more than the few candidates take
         tune_s=0,
     )
     fewer, more = (
@@ -65,5 +65,5 @@ def test_a_row_has_a_number_for_each_column(tmp_path):
         cells = dict(zip(COLUMNS, line.split(), strict=True))
         assert cells["function"] == "elementwise"
         assert int(cells["nodes"]) == 4 * calls
-        assert int(cells["added"]) <= int(cells["measured"]) <= int(cells["unique"])
+        assert max(int(cells["added"]), int(cells["measured"])) <= int(cells["unique"])
         assert int(cells["in a call"]) <= int(cells["unique"]) <= int(cells["candidates"])
