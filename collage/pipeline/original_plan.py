@@ -62,9 +62,27 @@ class OriginalFile:
             baseline
             for baseline, backend in BACKENDS.items()
             if backend in allowed
-            and (backend == "onnxruntime" or not (allocates or options.keep_nan))
+            and (
+                backend == "onnxruntime"
+                or not (
+                    allocates
+                    or options.keep_nan
+                    or self._outputs != tuple(self.function.graph.outputs)
+                )
+            )
         )
-        return OriginalPlans(baselines, self.assemble)
+        return OriginalPlans(baselines if self._outputs else frozenset(), self.assemble)
+
+    @property
+    def _outputs(self) -> tuple[str, ...]:
+        """Names of the outputs that nodes compute, each once.
+
+        Frameworks do not write an input or a constant into the memory of an output; the executable returns
+        these itself.
+        """
+        graph = self.function.graph
+        computed = {value for node in graph.nodes for value in node.outputs}
+        return tuple(dict.fromkeys(value for value in graph.outputs if value in computed))
 
     def assemble(self, baseline: str) -> PlanExecutable:
         """Write the executable of the file with the framework of `baseline`.
@@ -85,15 +103,16 @@ class OriginalFile:
             backend.name,
             kernel,
             graph.inputs,
-            outputs=graph.outputs,
+            outputs=self._outputs,
             shared=symbol,
         )
         self.named[name] = NamedPlan(name, Plan((option,), 0.0), backend.name)
         self.kernels[name] = FunctionPlan(self.function, (planned,))
+        direct = symbol if self._outputs == tuple(graph.outputs) else ""
         file = self.context.work_dir / f"{self.function.name}-{name}.so"
         assemble([self.kernels[name]], self.context.threads, file)
         return PlanExecutable(
-            name, file, 0.0, backend.name, reduced=bool(precision), original=baseline, kernel=symbol
+            name, file, 0.0, backend.name, reduced=bool(precision), original=baseline, kernel=direct
         )
 
     def _kernel(self, baseline: str) -> PluginKernel:
@@ -105,7 +124,7 @@ class OriginalFile:
         graph, allocates = self.function.graph, False
         if BACKENDS[baseline] == "onnxruntime":
             allocates = returns_dynamic_shape(graph, graph.everything)
-            header |= {"input_names": list(graph.inputs), "output_names": list(graph.outputs)}
+            header |= {"input_names": list(graph.inputs), "output_names": list(self._outputs)}
             header |= {"allocates": 1} if allocates else {}
         else:
             header |= _openvino_inputs(content, self.function)

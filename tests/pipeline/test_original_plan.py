@@ -79,6 +79,15 @@ def of_a_newer_format(path):
     return two_inputs(path, ir_version=onnx.IR_VERSION)
 
 
+def with_outputs_of_no_node(path):
+    """An input and a constant are outputs too."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    x, y = ("x", TensorProto.FLOAT, [4, 16]), ("y", TensorProto.FLOAT, [4, 8])
+    mask = ("mask", TensorProto.FLOAT, [1, 64])
+    outputs = [mask, y, ("c", TensorProto.FLOAT, [3])]
+    return saved(path, nodes, [x, mask], outputs, {"w": floats(16, 8), "c": floats(3)})
+
+
 def original(path, folder, names=BOTH, shapes=(), threads=1, **options):
     model = import_model(path, shapes=shapes, work_dir=folder / "work")
     session = SimpleNamespace(
@@ -128,6 +137,23 @@ def test_its_numbers_are_the_frameworks(tmp_path, make, shapes, baseline, thread
         outputs = ExecutableSession(plan.path, (signature,), threads).run(feeds)
         for value, right in zip(outputs.values(), expected, strict=True):
             assert value.dtype == right.dtype
+            np.testing.assert_array_equal(value, right)
+
+
+def test_inputs_and_constants_as_outputs_are_returned(tmp_path):
+    """ONNX Runtime does not write them into the memory that it is given."""
+    path = with_outputs_of_no_node(tmp_path / "m.onnx")
+    original_file = original(path, tmp_path)
+    assert original_file.plans.baselines == {"onnxruntime"}
+    plan = original_file.plans.assemble("onnxruntime")
+    assert plan.kernel == "", "a direct call of the kernel would lack them"
+    function = original_file.function
+    session = ExecutableSession(plan.path, (function_signature(function, plan.kernel),), 1)
+    for seed in (1, 2):
+        feeds = {"x": floats(4, 16, seed=seed), "mask": floats(1, 64, seed=seed)}
+        names = function.graph.outputs
+        expected = KINDS["onnxruntime"](str(path), dict(feeds), 1).outputs(names)
+        for value, right in zip(session.run(feeds).values(), expected, strict=True):
             np.testing.assert_array_equal(value, right)
 
 
