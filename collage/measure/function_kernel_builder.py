@@ -14,6 +14,7 @@ from collage.errors import BackendError, MeasureError
 from collage.frontend.inputs import load_reference
 from collage.frontend.load_function import load_function
 from collage.frontend.model import Function
+from collage.frontend.quantisation_steps import output_steps
 from collage.frontend.region import probability_outputs, region_values
 from collage.graph.index_set import IndexSet
 from collage.graph.quantisation import is_quantised
@@ -128,6 +129,7 @@ class FunctionKernelBuilder:
             probabilities=frozenset(
                 place for place, name in enumerate(output_names) if name in certain
             ),
+            quantisation_steps=output_steps(function, work.nodes, output_names),
             fetch=fetch,
         )
         if self._gpu is not None or prepared.draws:  # two draws differ, whatever the inputs are

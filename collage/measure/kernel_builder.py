@@ -6,9 +6,9 @@ loader (`Setup.loader`) starts without them.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +50,8 @@ class Prepared:
     is_one_draw: bool = False
     """The kernel does nothing but draw."""
     probabilities: frozenset[int] = frozenset()
+    quantisation_steps: Mapping[int, np.ndarray] = field(default_factory=dict)
+    """Steps of quantised outputs by position (`collage.frontend.quantisation_steps`)."""
     fetch: Callable[[], None] | None = None
     """Copies inputs and outputs back from the device into the arrays; None on the CPU."""
     judge_edges: Callable[[], EdgeJudgement] | None = None
@@ -64,7 +66,10 @@ class Prepared:
             return reason, 0.0
         if self.reduced:
             return reduced_difference(self.expected, outputs, self.probabilities)
-        return difference(self.expected, outputs, quantised=self.quantised), 0.0
+        reason = difference(
+            self.expected, outputs, quantised=self.quantised, steps=self.quantisation_steps
+        )
+        return reason, 0.0
 
     def results(self, returned: object) -> tuple[np.ndarray, ...]:
         """Return the outputs of a call with the result `returned`."""

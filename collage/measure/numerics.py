@@ -8,15 +8,18 @@ if its outputs cannot be compared, or if the error is too large for rounding.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
 from collage.runtime.precision import output_error
-from collage.runtime.tolerances import float_tolerance, integer_step
+from collage.runtime.tolerances import MAX_STEP_SHARE, float_tolerance, integer_step
 
 HIGHEST_ERROR = 0.5
 """Largest error of rounding, as a share of the output's scale; above it a reduced kernel is wrong."""
+
+ROUNDING_STEPS = 0.1
+"""Largest error of floats between two steps, in steps: less is no other rounding."""
 
 
 def reduced_difference(
@@ -41,22 +44,52 @@ def reduced_difference(
 
 
 def difference(
-    expected: Sequence[np.ndarray], actual: Sequence[np.ndarray], *, quantised: bool = False
+    expected: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    *,
+    quantised: bool = False,
+    steps: Mapping[int, np.ndarray] = {},
 ) -> str:
     """Return the defect of `actual` in words, or "".
 
     Args:
+        expected: outputs of the reference.
+        actual: outputs of the kernel.
         quantised: whether the region rounds to small integers; default False.
+        steps: quantisation steps by position of the output, in the shape of the output or for all of its
+            elements; default none.
     """
     for position, (reference, output) in enumerate(zip(expected, actual, strict=True)):
-        reason = _difference(reference, output, quantised)
+        reason = (
+            _difference(reference, output, quantised)
+            if position not in steps or _type_of(reference) != _type_of(output)
+            else _difference_in_steps(reference, output, steps[position])
+        )
         if reason:
             return f"wrong numbers in output {position}: {reason}"
     return ""
 
 
+def _type_of(array: np.ndarray) -> tuple[np.dtype, tuple[int, ...]]:
+    return array.dtype, array.shape
+
+
+def _difference_in_steps(expected: np.ndarray, actual: np.ndarray, step: np.ndarray) -> str:
+    """Compare in steps: at most one, in at most `MAX_STEP_SHARE` of the elements, or in one of few."""
+    wide = np.promote_types(expected.dtype, np.float64)
+    if not np.isfinite(actual).all():
+        return "NaN or infinity where the reference has none"
+    distance = np.abs(actual.astype(wide) - expected.astype(wide)) / step
+    count = int(np.count_nonzero(distance > ROUNDING_STEPS))
+    if far := int(np.count_nonzero(distance > 1 + ROUNDING_STEPS)):
+        return f"{far} of {expected.size} elements are off by more than one step"
+    if count > max(1, MAX_STEP_SHARE * expected.size):
+        return f"{count} of {expected.size} elements are off by one step"
+    return ""
+
+
 def _difference(expected: np.ndarray, actual: np.ndarray, quantised: bool) -> str:
-    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+    if _type_of(expected) != _type_of(actual):
         return f"{actual.dtype}{actual.shape}, expected {expected.dtype}{expected.shape}"
     if tolerance := float_tolerance(expected.dtype, quantised=quantised):
         return _float_difference(expected, actual, tolerance)

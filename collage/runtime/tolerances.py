@@ -3,7 +3,8 @@
 A float output passes when |error| <= relative * |expected| + absolute * max|expected|: rounding grows with
 the magnitude of the summed values. Integers and booleans must be equal. In a quantised graph two correct
 roundings of one value may differ by one step: its floats have a step of 8 bits, its small integers may be off
-by one. `collage.runtime.precision` has the measure of outputs in reduced precision.
+by one. Where the step of a kernel's output is known, few elements may be off (`MAX_STEP_SHARE`).
+`collage.runtime.precision` has the measure of outputs in reduced precision.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ TOLERANCE: Mapping[str, tuple[float, float]] = MappingProxyType(
 """Relative and absolute tolerance of floats; the absolute one is a share of the largest magnitude."""
 QUANTISED_TOLERANCE = (1e-2, 2e-2)
 """Relative and absolute tolerance of the floats of a quantised graph, of any type."""
+
+MAX_STEP_SHARE = 0.01
+"""Largest share of a kernel's quantised output that may be off by one step."""
 
 
 def float_tolerance(dtype: np.dtype, *, quantised: bool) -> tuple[float, float] | None:
