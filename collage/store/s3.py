@@ -119,7 +119,7 @@ class S3Store:
     def entries(self, prefix: str) -> Iterator[Entry]:
         marker: dict[str, str] = {}
         while True:
-            page = self._list("list_objects_v2", prefix, marker)
+            page = self._list(prefix, marker)
             items = page.get("Contents", ())
             for item in items:
                 key = item["Key"].removeprefix(self.client.prefix)
@@ -186,9 +186,11 @@ class S3Store:
                     self.client.fail("read", key, type(error).__name__, 0, error=error)
         raise AssertionError("unreachable")
 
-    def _list(self, operation: str, prefix: str, marker: dict[str, str]) -> dict[str, Any]:
+    def _list(self, prefix: str, marker: dict[str, str]) -> dict[str, Any]:
         try:
-            return self.client.call(operation, prefix, Prefix=self.client.prefix + prefix, **marker)
+            return self.client.call(
+                "list_objects_v2", prefix, Prefix=self.client.prefix + prefix, **marker
+            )
         except RefusedError as refused:
             self.client.refuse("list", prefix, refused)
 

@@ -1,7 +1,6 @@
 """What the chart makes, offline: valid for every version of Kubernetes, restricted, without secrets."""
 
 import json
-import re
 from pathlib import Path
 
 import helm_python
@@ -9,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
+from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import SigningSecret
 from collage.cluster.kubernetes.manifests import JobTask, Kind, job_manifest
 from collage.store.s3_settings import parse_s3
@@ -19,7 +18,6 @@ from tests.servers.fixtures import or_skip
 
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret"}
-DEFAULT_ENVIRONMENTS = {"cpu": {"threads": 1, "cpu": 2, "memory": "4Gi"}}
 VALUES = {name: charts.example(name) for name in charts.EXAMPLES} | {
     "enough": charts.ENOUGH,
     "all": charts.ALL,
@@ -335,38 +333,6 @@ def test_examples_name_stores_that_open():
         assert parse_s3(charts.example(name)["store"]["uri"]).bucket
 
 
-def rendered_environments(values):
-    (file,) = [manifest for manifest in charts.render(values) if manifest["kind"] == "ConfigMap"]
-    return yaml.safe_load(file["data"]["environments.yaml"])
-
-
-@pytest.mark.parametrize("name", charts.EXAMPLES)
-def test_an_example_has_its_own_environments_alone(name):
-    """Helm merges maps: a default in values.yaml would be measured beside the user's."""
-    example = charts.example(name)
-    environments = example.get("measuring", {}).get("environments") or DEFAULT_ENVIRONMENTS
-    assert rendered_environments(example) == environments
-    listed = re.search(r"measures in: (.*)\.$", charts.notes(example), re.M)[1]
-    assert listed.split(", ") == sorted(environments)
-
-
-def test_without_environments_there_is_one_for_processors():
-    assert rendered_environments(charts.ENOUGH) == DEFAULT_ENVIRONMENTS
-    without = {**charts.ENOUGH, "measuring": {"environments": {"cpu": None}}}
-    assert rendered_environments(without) == DEFAULT_ENVIRONMENTS
-    others = {**charts.ENOUGH, "measuring": {"environments": {"cpu": None, "pool": {"threads": 4}}}}
-    assert rendered_environments(others) == {"pool": {"threads": 4}}
-
-
-def test_the_environments_reach_the_worker_as_given():
-    content = rendered_environments(charts.example("nvidia-gpu"))
-    devices = {
-        name: parse_environment.device
-        for name, parse_environment in parse_environments(content, "here").items()
-    }
-    assert devices == {"h200": "cuda", "cpu": "cpu"}
-
-
 def test_notes_say_the_next_command_and_warn():
     assert "helm test collage --namespace ns" in charts.notes(charts.ENOUGH)
     assert "decides what servers run" not in charts.notes(charts.ENOUGH)
@@ -374,19 +340,6 @@ def test_notes_say_the_next_command_and_warn():
     assert "has no Kueue" in charts.notes(charts.example("kueue"))
     said = charts.notes(charts.example("nvidia-gpu"))
     assert "kubectl get nodes -l nvidia.com/gpu.product=" in said
-
-
-def test_the_schema_has_exactly_the_fields_of_an_environment():
-    from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
-
-    schema = json.loads((charts.CHART / "values.schema.json").read_text())
-    environments = schema["properties"]["measuring"]["properties"]["environments"]
-    (first,) = environments["patternProperties"].values()
-    for fields, model in (
-        (first["properties"], MeasuringEnvironment),
-        (first["properties"]["build"]["properties"], BuildSettings),
-    ):
-        assert fields.keys() == {field.alias for field in model.model_fields.values()}
 
 
 def test_network_policies_select_job_pods_by_their_labels():
