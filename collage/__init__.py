@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tvm import IRModule
 
     from collage.entries import ModelPaths
-    from collage.report.data import Summary
+    from collage.report.summary import Summary
     from collage.runtime.loader import LoadedBundle
 
 __version__ = "0.1.0"

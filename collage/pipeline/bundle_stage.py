@@ -21,10 +21,11 @@ from collage.pipeline.original_bundle import (
 )
 from collage.pipeline.other_shapes import answer_entries
 from collage.report.build import CompileFacts, build_report
-from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
+from collage.report.data import ReportData
 from collage.report.html import render_html
 from collage.report.nan_treatment import nan_regions
 from collage.report.precision import FunctionResult, PrecisionPermission, manifest_precision
+from collage.report.summary import CandidateCounts, Summary, TuningFacts
 from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan

@@ -40,8 +40,8 @@ from collage.pipeline.search_stage import (
     search_with_measurements,
 )
 from collage.pipeline.tuning import tune_and_search
-from collage.report.data import Summary
 from collage.report.progress import Progress
+from collage.report.summary import Summary
 from collage.search.enumeration import EnumeratedFunction
 from collage.store.atomic_folder import check_output
 from collage.verify.decision import Decision

@@ -42,8 +42,8 @@ from collage.pipeline.search_stage import (
     sampled,
     search_with_measurements,
 )
-from collage.report.data import Summary
 from collage.report.progress import Progress
+from collage.report.summary import Summary
 from collage.runtime.bundle_folder import MANIFEST
 from collage.runtime.target import Target
 from collage.search.function_search import FunctionSearch

@@ -11,7 +11,8 @@ from collage.frontend import Model
 from collage.frontend.model_files import open_model
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.other_shapes import OtherShapes
-from collage.report.data import FootprintResult, OtherShapesResult, ReportData
+from collage.report.data import ReportData
+from collage.report.summary import FootprintResult, OtherShapesResult
 from collage.runtime.bundle_folder import MANIFEST
 from collage.runtime.function_names import MAIN
 from collage.verify.footprint import bundle_footprint, onnxruntime_footprint

@@ -20,7 +20,7 @@ from collage.frontend.relax_proof import prove_translation
 from collage.frontend.relax_to_onnx import translate, write_model
 from collage.options import Options
 from collage.pipeline.compile import compile_model
-from collage.report.data import Summary
+from collage.report.summary import Summary
 
 if TYPE_CHECKING:
     from tvm import IRModule

@@ -25,17 +25,17 @@ from collage.frontend.samples import named_samples
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.report.build import environment_facts
-from collage.report.data import (
+from collage.report.data import ReportData
+from collage.report.html import render_html
+from collage.report.summary import (
     CandidateCounts,
     FunctionSummary,
     GateResult,
     Latencies,
     ModelFile,
-    ReportData,
     StageSeconds,
     Summary,
 )
-from collage.report.html import render_html
 from collage.runtime.fallback import Fallback
 from collage.runtime.function_names import fallback_name
 from collage.verify.original_run import OriginalRun, run_original

@@ -162,7 +162,7 @@ class PlanPrediction(_Document):
 
 
 class SearchResult(_Document):
-    """Result of one function's search; counts as in `collage.report.data.CandidateCounts`."""
+    """Result of one function's search; counts as in `collage.report.summary.CandidateCounts`."""
 
     function: str
     plans: tuple[PlanPrediction, ...]

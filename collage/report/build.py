@@ -20,26 +20,28 @@ from collage.report.candidate_listing import (
     region_precision,
 )
 from collage.report.data import (
-    CandidateCounts,
     FunctionReport,
-    FunctionSummary,
-    GateResult,
     GraphNode,
-    Latencies,
     MeasuredPlan,
-    ModelFile,
-    Optimality,
     PeakRates,
-    PlannedRegion,
     ReportData,
-    StageSeconds,
-    Summary,
     TensorInfo,
-    TuningFacts,
 )
 from collage.report.formatting import finite_or_none
 from collage.report.nan_treatment import nan_treatment
 from collage.report.precision import FunctionResult, PrecisionPermission, precision_result
+from collage.report.summary import (
+    CandidateCounts,
+    FunctionSummary,
+    GateResult,
+    Latencies,
+    ModelFile,
+    Optimality,
+    PlannedRegion,
+    StageSeconds,
+    Summary,
+    TuningFacts,
+)
 from collage.rules.rule import HOST
 from collage.search.bounds import RooflineBounds, bounded_optimum
 from collage.search.graph_launches import predicted_s

@@ -18,11 +18,11 @@ from collage.report.data import (
     GraphNode,
     MeasuredPlan,
     NodeRest,
-    Optimality,
     PeakRates,
     RegionReport,
     ReportData,
 )
+from collage.report.summary import Optimality
 
 
 class _Frozen(BaseModel):

@@ -11,14 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from collage.report.data import (
-    FunctionReport,
-    FunctionSummary,
-    ModelFile,
-    PrecisionResult,
-    ReportData,
-    Summary,
-)
+from collage.report.data import FunctionReport, ReportData
 from collage.report.drawing import Mark, backend_marks, draw_function
 from collage.report.formatting import duration
 from collage.report.page_candidates import (
@@ -29,6 +22,7 @@ from collage.report.page_candidates import (
 )
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.page_regions import backend_table, region_table, roofline, timeline
+from collage.report.summary import FunctionSummary, ModelFile, PrecisionResult, Summary
 from collage.report.summary_text import optimality_text, speed_text, tuning_text
 
 

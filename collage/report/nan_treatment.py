@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from collage.bundle.manifest import NanRegion, NanTreatment
 from collage.cost import Cost
-from collage.report.data import PlannedRegion
+from collage.report.summary import PlannedRegion
 from collage.search.problem import Option
 
 ORIGINAL_HIDES = frozenset({"openvino"})

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from collage.bundle.manifest import PrecisionEntry, ReducedRegion
 from collage.frontend.region import probability_outputs
 from collage.graph.index_set import indices
-from collage.report.data import PrecisionResult
 from collage.report.formatting import finite_or_none
+from collage.report.summary import PrecisionResult
 from collage.runtime.function_names import MAIN
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan

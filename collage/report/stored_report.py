@@ -6,7 +6,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from collage.errors import BundleError, InputError
-from collage.report.data import REPORT_SCHEMA_VERSION, FunctionReport, ReportData, Summary
+from collage.report.data import REPORT_SCHEMA_VERSION, FunctionReport, ReportData
+from collage.report.summary import Summary
 from collage.runtime.bundle_folder import BundleFolder
 
 REPORT, SUMMARY = "report.json", "summary.json"

@@ -1,14 +1,14 @@
 """The summary of a compile as aligned text for the terminal."""
 
-from collage.report.data import (
+from collage.report.formatting import aligned_table, duration, printable, size
+from collage.report.nan_treatment import nan_text
+from collage.report.summary import (
     FunctionSummary,
     Optimality,
     OtherShapesResult,
     Summary,
     TuningFacts,
 )
-from collage.report.formatting import aligned_table, duration, printable, size
-from collage.report.nan_treatment import nan_text
 
 STEADY_SPEED_CHANGE = 0.03
 """Relative change of machine speed below which the summary does not mention it."""

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
-from collage.report.data import Summary
 from collage.report.formatting import aligned_table, duration, printable
 from collage.report.progress import Stage
+from collage.report.summary import Summary
 from collage.report.summary_text import format_summary
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from collage.pipeline.request import (
     SearchResult,
 )
 from collage.registry.base import VersionStatus, to_tags
-from collage.report.data import ReportData, Summary
+from collage.report.data import ReportData
 from collage.report.explanation import Difference, NodeExplanation, Overview
+from collage.report.summary import Summary
 from collage.runtime.dispatch import DispatchCounts
 from collage.settings import CollageSettings, variables
 from collage.store.directory import DirectoryStore

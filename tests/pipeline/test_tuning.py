@@ -15,7 +15,7 @@ from collage.cli.command_line import make_parser
 from collage.cost.lines import decode_entries
 from collage.errors import OptionError
 from collage.options import EFFORTS
-from collage.report.data import TuningFacts
+from collage.report.summary import TuningFacts
 from collage.report.summary_text import tuning_text
 from tests.support.waiting import wait_until
 

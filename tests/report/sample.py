@@ -5,26 +5,28 @@ import random
 from collage.bundle.manifest import Ratio
 from collage.report.data import (
     Alternative,
-    CandidateCounts,
     CandidateState,
     FunctionReport,
-    FunctionSummary,
-    GateResult,
     GraphNode,
     InvalidCandidate,
-    Latencies,
     MeasuredPlan,
-    ModelFile,
     NodeRest,
-    Optimality,
     PeakRates,
-    PlannedRegion,
     RegionReport,
     ReportData,
-    StageSeconds,
-    Summary,
     TensorInfo,
     UnmeasuredCandidate,
+)
+from collage.report.summary import (
+    CandidateCounts,
+    FunctionSummary,
+    GateResult,
+    Latencies,
+    ModelFile,
+    Optimality,
+    PlannedRegion,
+    StageSeconds,
+    Summary,
 )
 from collage.verify.verdict import Verdict
 

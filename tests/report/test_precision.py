@@ -2,8 +2,8 @@
 
 import pytest
 
-from collage.report.data import PrecisionResult
 from collage.report.html import render_html
+from collage.report.summary import PrecisionResult
 from collage.report.summary_text import format_summary
 from tests.report.sample import sample_report
 from tests.report.test_html import HOSTILE, Page

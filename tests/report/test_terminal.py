@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from collage.backends.base import Availability
-from collage.report.data import CandidateCounts, Optimality, Summary
 from collage.report.explain_text import overview_text
 from collage.report.explanation import overview
 from collage.report.html import render_html
+from collage.report.summary import CandidateCounts, Optimality, Summary
 from collage.report.summary_text import format_summary
 from collage.report.terminal import TerminalProgress, print_backends
 from collage.verify.verdict import Verdict
