@@ -5,7 +5,8 @@ interval of their median decides: *not slower* if its upper end is within the al
 lower end is beyond, else *unproven*, and more rounds are run. Three effects make a naive interval too narrow:
 
 * few rounds: the ends are order statistics, without an assumption on the noise. With too few rounds for the
-  level the interval is unbounded (0 to infinity);
+  level the ends are those of Chebyshev's inequality, which decides only ratios far from 1; below
+  `MIN_INTERVAL_ROUNDS` rounds the interval is unbounded (0 to infinity);
 * correlated rounds (another guest comes and goes): the effective number of independent rounds is estimated
   from the signs around the median, with the first positive autocorrelations summed as in Geyer's initial
   sequence;
@@ -17,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 
 NOISE = 0.02
 """Allowance where nothing else can ship, as a share: no user notices such a difference."""
@@ -28,6 +29,8 @@ LEVEL = 0.95
 MIN_INTERVAL_ROUNDS = 10
 """Number of rounds below which an interval is unbounded."""
 _QUANTILE = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * len(LOOKS)))
+_CHEBYSHEV = math.sqrt(len(LOOKS) / (1 - LEVEL))
+"""Standard errors on both sides of a mean within which it is in all looks, whatever its distribution."""
 
 
 class Verdict(StrEnum):
@@ -74,12 +77,36 @@ def ratio_interval(plan: Sequence[float], baseline: Sequence[float]) -> RatioInt
     signs = [
         0.0 if math.isclose(ratio, middle) else math.copysign(1, ratio - middle) for ratio in ratios
     ]
-    spread = _QUANTILE * math.sqrt(count * _inflation(signs)) / 2 + 0.5
+    inflation = _inflation(signs)
+    spread = _QUANTILE * math.sqrt(count * inflation) / 2 + 0.5
     first = math.floor((count - 1) / 2 - spread)
-    if count < MIN_INTERVAL_ROUNDS or first < 0:
+    if count < MIN_INTERVAL_ROUNDS:
         return RatioInterval(middle, 0.0, math.inf)
+    if first < 0:
+        return _chebyshev_interval(ratios, middle, count / inflation)
     ordered = sorted(ratios)
     return RatioInterval(middle, ordered[first], ordered[count - 1 - first])
+
+
+def _chebyshev_interval(
+    ratios: Sequence[float], middle: float, independent: float
+) -> RatioInterval:
+    """Return the interval of Chebyshev's inequality for the geometric mean, widened to the median.
+
+    Args:
+        ratios: ratios of the rounds.
+        middle: their median.
+        independent: effective number of independent rounds; below 2 they say nothing about their spread.
+    """
+    if independent < 2 or min(ratios) <= 0:
+        return RatioInterval(middle, 0.0, math.inf)
+    logarithms = [math.log(ratio) for ratio in ratios]
+    centre = fmean(logarithms)
+    variance = fmean((value - centre) ** 2 for value in logarithms)
+    # Of n independent rounds the variance around their own mean is low by (n - 1) / n.
+    half = _CHEBYSHEV * math.sqrt(variance / (independent - 1))
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    return RatioInterval(middle, min(low, middle), max(high, middle))
 
 
 def _inflation(signs: Sequence[float]) -> float:

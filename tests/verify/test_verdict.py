@@ -51,6 +51,24 @@ def test_rounds_that_are_alike_count_as_fewer():
     assert (ordered.low, ordered.high) == (0.0, math.inf)
 
 
+def drifting_rounds(ratio, seed):
+    """41 ratios around `ratio`, of which neighbours are alike."""
+    rounds = [0.0]
+    noise = np.random.default_rng(seed)
+    while len(rounds) < 41:
+        rounds.append(0.8 * rounds[-1] + noise.normal(0, 0.03))
+    return [ratio * math.exp(value) for value in rounds]
+
+
+def test_few_independent_rounds_decide_what_is_far_from_one():
+    far = [ratio_interval(drifting_rounds(0.16, seed), [1.0] * 41) for seed in range(40)]
+    near = [ratio_interval(drifting_rounds(0.98, seed), [1.0] * 41) for seed in range(40)]
+    assert all(interval.low <= interval.ratio <= interval.high for interval in [*far, *near])
+    decided = [interval for interval in far if interval.verdict(0.0) is Verdict.NOT_SLOWER]
+    assert len(decided) >= 38
+    assert sum(interval.verdict(0.0) is Verdict.UNPROVEN for interval in near) >= 30
+
+
 def passes_the_old_rule(comparison):
     """The rule before: a plan passed unless it was slower by more than noise, and surely."""
     plan, baseline = comparison.latencies["plan"], comparison.latencies["baseline"]
