@@ -3,10 +3,10 @@
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/extra/module.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "core/host_tensor.h"
 #include "core/loaded_image.h"
 #include "core/sizes.h"
 
@@ -17,17 +17,6 @@ namespace ffi = tvm::ffi;
 
 constexpr char kKind[] = "control_flow";
 constexpr int kPooledAllocator = 2;  // TVM's number of it
-
-struct AlignedMemory {
-  void AllocData(DLTensor* tensor) {
-    std::size_t size = (ffi::GetDataSize(*tensor) / 64 + 1) * 64;
-    tensor->data = std::aligned_alloc(64, size);
-    if (tensor->data == nullptr) {
-      TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
-    }
-  }
-  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
-};
 
 struct BorrowedMemory {
   void* data;
@@ -98,8 +87,7 @@ std::vector<Value> ReadValues(const json::Object& entry, const char* key, const 
 }  // namespace
 
 ffi::Tensor Allocate(const std::vector<std::int64_t>& shape, DLDataType dtype) {
-  return ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::ShapeView(shape.data(), shape.size()),
-                                  dtype, DLDevice{kDLCPU, 0});
+  return MakeTensor(ffi::ShapeView(shape.data(), shape.size()), dtype);
 }
 
 ffi::Tensor CopyOf(const void* bytes, const std::vector<std::int64_t>& shape, DLDataType dtype) {

@@ -9,7 +9,6 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -59,17 +58,6 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-struct AlignedMemory {
-  void AllocData(DLTensor* tensor) {
-    std::size_t size = (ffi::GetDataSize(*tensor) / 64 + 1) * 64;
-    tensor->data = std::aligned_alloc(64, size);
-    if (tensor->data == nullptr) {
-      TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
-    }
-  }
-  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
-};
-
 ffi::Function OpenOriginal(const ffi::String& framework, const ffi::Bytes& settings,
                            const ffi::String& path, const ffi::String& weights_folder) {
   OpenModel open = FindFramework(framework);
@@ -89,11 +77,6 @@ TVM_FFI_STATIC_INIT_BLOCK() {
 
 RegisterFramework::RegisterFramework(const char* name, OpenModel open) {
   Frameworks()[name] = open;
-}
-
-ffi::Tensor MakeTensor(const std::int64_t* shape, std::size_t rank, DLDataType type) {
-  return ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::ShapeView(shape, rank), type,
-                                  DLDevice{kDLCPU, 0});
 }
 
 ffi::Tensor TensorOf(const ModelValue& value, const std::string& input) {

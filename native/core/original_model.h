@@ -60,9 +60,6 @@ struct RegisterFramework {
   RegisterFramework(const char* name, OpenModel open);
 };
 
-// Memory of the host in a tensor, aligned like a kernel's.
-tvm::ffi::Tensor MakeTensor(const std::int64_t* shape, std::size_t rank, DLDataType type);
-
 // `value` as a tensor of the host; a ffi TypeError that names the input otherwise.
 tvm::ffi::Tensor TensorOf(const ModelValue& value, const std::string& input);
 

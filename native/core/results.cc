@@ -14,28 +14,18 @@
 #include <tvm/ffi/reflection/registry.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include "core/host_tensor.h"
 
 namespace collage {
 namespace {
 
 namespace ffi = tvm::ffi;
 using Places = ffi::Array<ffi::Optional<ffi::Tensor>>;
-
-struct AlignedMemory {
-  void AllocData(DLTensor* tensor) {
-    std::size_t size = (ffi::GetDataSize(*tensor) / 64 + 1) * 64;
-    tensor->data = std::aligned_alloc(64, size);
-    if (tensor->data == nullptr) {
-      TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
-    }
-  }
-  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
-};
 
 struct Range {
   std::uintptr_t first = 0, end = 0;
@@ -61,8 +51,7 @@ void CheckOnHost(const DLTensor& tensor) {
 
 ffi::Tensor Copied(const ffi::Tensor& tensor) {
   const DLTensor& from = *tensor.GetDLTensorPtr();
-  ffi::Tensor copy =
-      ffi::Tensor::FromNDAlloc(AlignedMemory(), tensor.shape(), from.dtype, from.device);
+  ffi::Tensor copy = MakeTensor(tensor.shape(), from.dtype);
   std::memcpy(copy.data_ptr(), Data(from), ffi::GetDataSize(from));
   return copy;
 }

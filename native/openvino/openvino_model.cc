@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host_tensor.h"
 #include "core/original_model.h"
 #include "openvino/openvino_api.h"
 
@@ -88,7 +89,8 @@ class OpenVinoOriginal : public OriginalModel {
     runtime_.Check(runtime_.ov_tensor_get_shape(raw, &shape));
     std::vector<std::int64_t> extents(shape.dims, shape.dims + shape.rank);
     runtime_.Check(runtime_.ov_shape_free(&shape));
-    ffi::Tensor copy = MakeTensor(extents.data(), extents.size(), TypeOfOpenVino(element));
+    ffi::Tensor copy =
+        MakeTensor(ffi::ShapeView(extents.data(), extents.size()), TypeOfOpenVino(element));
     void* data = nullptr;
     std::size_t size = ffi::GetDataSize(*copy.GetDLTensorPtr());
     if (size != 0) {
