@@ -2,6 +2,7 @@
 
 collage.compile("model.onnx", collage.Options(), output="bundle")   # needs the `compile` extra
 collage.load("bundle").run({"x": array})                            # needs the `runtime` extra
+collage.InferenceSession("bundle").run(None, {"x": array})          # the same, as ONNX Runtime has it
 """
 
 import os
@@ -20,10 +21,19 @@ if TYPE_CHECKING:
 
     from collage.entries import ModelPaths
     from collage.report.summary import Summary
+    from collage.runtime.inference_session import InferenceSession
     from collage.runtime.loader import LoadedBundle
 
 __version__ = "0.1.0"
-__all__ = ["Options", "compile", "load"]
+__all__ = ["InferenceSession", "Options", "compile", "load"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "InferenceSession":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from collage.runtime.inference_session import InferenceSession
+
+    return InferenceSession
 
 
 def compile(

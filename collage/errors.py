@@ -14,7 +14,8 @@
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
     ├── StoreError            the store cannot be read or written            exit code 6
     │   └── DamagedError      what is stored is not what was stored
-    └── RegistryError         the model registry cannot be read or written   exit code 7
+    ├── RegistryError         the model registry cannot be read or written   exit code 7
+    └── RequirementError      right, but not what the command line requires  exit code 8
 
 A candidate that does not compile, crashes or computes other numbers is not an exception: it is an
 invalid `Cost` with its reason.
@@ -37,6 +38,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         " library version",
         6: "the store cannot be read or written",
         7: "the model registry does not answer or refuses",
+        8: "the result is in place, but is not what --require-speedup or --fail-slower asks for",
         INTERRUPTED: "interrupted: what was measured is kept",
     }
 )
@@ -145,3 +147,8 @@ class DamagedError(StoreError):
 class RegistryError(CollageError):
     exit_code = 7
     usual_advice = "check the registry's address, the credentials and the network"
+
+
+class RequirementError(CollageError):
+    exit_code = 8
+    usual_advice = "`collage explain BUNDLE` tells why each region runs where it does"

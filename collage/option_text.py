@@ -22,6 +22,17 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_share(text: str) -> float:
+    """Parse a share of at least 0, written as 5% or 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 5% or 0.05")
+    return share
+
+
 def parse_size(text: str) -> int:
     """Parse a size with its unit (GiB, MiB, G, M) into bytes."""
     units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}

@@ -1,7 +1,7 @@
 """The commands `run` and `bench`. A bundle alone needs only the runtime extra."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,17 +139,29 @@ def _bench_shapes(arguments: argparse.Namespace) -> int:
     return 0
 
 
+PERCENTILES = ("seconds", "p90_seconds", "p99_seconds")
+
+
 def _bench_alone(arguments: argparse.Namespace) -> int:
     from collage.runtime.loader import load
 
     bundle = load(arguments.bundle)
     names = [signature.function for signature in bundle.signatures]
     names += map(fallback_name, bundle.manifest.entries_without_functions)
-    latencies = {name: bundle.benchmark(arguments.seconds, name) for name in names}
-    rows = [f"{name:<14}{latency_s * 1e3:10.3f} ms" for name, latency_s in latencies.items()]
-    facts = {name: {"seconds": latency_s} for name, latency_s in latencies.items()}
+    facts = {name: _distribution(bundle.latencies(arguments.seconds, name)) for name in names}
+    rows = [f"{'function':<14}{'p50':>10}{'p90':>10}{'p99':>10}   calls per second"]
+    for name, values in facts.items():
+        cells = "".join(f"{values[key] * 1e3:7.3f} ms" for key in PERCENTILES)
+        rows.append(f"{name:<14}{cells}{values['calls_per_second']:19.1f}")
     print_result(arguments.json, {"functions": facts}, "\n".join(rows))
     return 0
+
+
+def _distribution(latencies: Sequence[float]) -> dict[str, float]:
+    """Return the median and percentiles in seconds, and the rate of calls one after the other."""
+    p50, p90, p99 = (float(value) for value in np.percentile(latencies, (50, 90, 99)))
+    rate = len(latencies) / sum(latencies)
+    return {"seconds": p50, "p90_seconds": p90, "p99_seconds": p99, "calls_per_second": rate}
 
 
 def _comparison(

@@ -2,9 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collage.cli.arguments import Commands, add_command
-from collage.errors import InputError
+from collage.errors import InputError, RequirementError
+from collage.option_text import parse_share
+
+if TYPE_CHECKING:
+    from collage.report.explanation import Difference
 
 
 def add_report_commands(commands: Commands) -> None:
@@ -28,6 +33,10 @@ def add_report_commands(commands: Commands) -> None:
     diff = add_command(commands, "diff", _diff, "compare the plans of two bundles")
     diff.add_argument("first", type=Path, metavar="A")
     diff.add_argument("second", type=Path, metavar="B")
+    diff.add_argument(
+        "--fail-slower", type=parse_share, metavar="5%",
+        help="end with exit code 8 if a function of B is slower than A's by more than this share",
+    )  # fmt: skip
     diff.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -62,5 +71,23 @@ def _diff(arguments: argparse.Namespace) -> int:
     from collage.report.stored_report import read_report
 
     difference = diff(read_report(arguments.first), read_report(arguments.second))
+    if arguments.fail_slower is not None:
+        _check_slower(difference, arguments.fail_slower)
     print(difference.model_dump_json() if arguments.json else diff_text(difference))
     return 0
+
+
+def _check_slower(difference: "Difference", share: float) -> None:
+    """Raise RequirementError where a full call of the second bundle takes longer by more than `share`."""
+    for first, second in zip(difference.first, difference.second, strict=True):
+        if first.latency_s is None or second.latency_s is None:
+            raise RequirementError(
+                f"{first.function} was not measured in both bundles; compile both without --allow-slower"
+            )
+        ratio = second.latency_s / first.latency_s
+        if ratio > 1 + share:
+            raise RequirementError(
+                f"{first.function} takes {second.latency_s * 1e3:.3f} ms in B, {ratio - 1:.1%} longer than "
+                f"the {first.latency_s * 1e3:.3f} ms in A; --fail-slower allows {share:.1%}. Each was "
+                "measured at its compile: `collage bench` measures a bundle on this machine"
+            )

@@ -270,7 +270,11 @@ class LoadedBundle:
         return inputs
 
     def benchmark(self, seconds: float = 3.0, function: str | None = None) -> float:
-        """Return the median latency in seconds of `run` on golden inputs.
+        """Return the median latency in seconds of `run` on golden inputs; arguments as of `latencies`."""
+        return statistics.median(self.latencies(seconds, function))
+
+    def latencies(self, seconds: float = 3.0, function: str | None = None) -> list[float]:
+        """Return the latency in seconds of each call of `run` on golden inputs, one call after the other.
 
         Args:
             seconds: time of the measurement.
@@ -289,7 +293,7 @@ class LoadedBundle:
             start = time.perf_counter_ns()
             dispatcher.run(inputs)
             samples.append((time.perf_counter_ns() - start) * 1e-9)
-        return statistics.median(samples)
+        return samples
 
     def _dispatcher(self, entry: str | None) -> Dispatcher:
         if entry is None and len(self._dispatchers) == 1:

@@ -126,6 +126,35 @@ def test_json_is_exactly_one_document(bundle, arguments, capsys):
     assert "tvm" in capsys.readouterr().out or arguments[0] == "diff"
 
 
+def test_a_plan_that_became_slower_ends_with_exit_code_8(bundle, tmp_path, capsys):
+    first = sample_report(blocks=2)
+    plans = tuple(
+        plan.model_copy(update={"measured_s": plan.measured_s * 1.2}) if plan.chosen else plan
+        for plan in first.functions[0].plans
+    )
+    slower = first.functions[0].model_copy(update={"plans": plans})
+    second = first.model_copy(update={"functions": (slower,)})
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "report.json").write_text(second.to_json())
+    both = [str(bundle), str(tmp_path / "b")]
+    assert main(["diff", *both, "--fail-slower", "25%"]) == 0
+    assert main(["diff", *reversed(both), "--fail-slower", "0"]) == 0
+    capsys.readouterr()
+    assert main(["diff", *both, "--fail-slower", "5%"]) == 8
+    assert "20.0% longer" in capsys.readouterr().err
+    assert main(["diff", *both, "--fail-slower", "some"]) == 2
+
+
+@pytest.mark.parametrize(("required", "code"), [("1.2", 0), ("1.3", 0), ("1.4", 8)])
+def test_a_speedup_below_the_required_ends_with_exit_code_8(
+    bundle, monkeypatch, capsys, required, code
+):
+    summary = sample_report(blocks=2).summary.model_copy(update={"speedup_over_best": 1.3})
+    monkeypatch.setattr("collage.pipeline.compile_model", lambda *_: summary)
+    assert main(["compile", "m.onnx", "-o", str(bundle), "--require-speedup", required]) == code
+    assert ("is 1.300 times as fast" in capsys.readouterr().err) is (code == 8)
+
+
 def test_what_is_no_report_is_refused(bundle, tmp_path):
     with pytest.raises(InputError):
         read_report(tmp_path)
