@@ -14,6 +14,7 @@ from collage.cli.candidates import add_candidates_command
 from collage.cli.compile import add_compile_command
 from collage.cli.environment import add_environment_commands
 from collage.cli.errors import Parser, run_command, wants_json
+from collage.cli.inspect import add_inspect_command
 from collage.cli.registry import add_registry_commands
 from collage.cli.report import add_report_commands
 from collage.cli.store import add_store_commands
@@ -50,6 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"collage {collage.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_compile_command(commands)
+    add_inspect_command(commands)
     add_bundle_commands(commands)
     add_report_commands(commands)
     add_environment_commands(commands)

@@ -29,6 +29,7 @@ SIGN = "collage publish bundle STORE --alias ocr/production --sign-key key.pem"
 FETCH_SIGNED = "collage fetch STORE --alias ocr/production /srv/ocr --verify-key key.pub"
 
 RUN: Mapping[str, Run] = {
+    "collage inspect det.onnx": Run(says="--dim"),
     COMPILE: Run(says="bundle"),
     COMPILE_OTHER: Run({"x=1,3,480,480": "x=1,3,256,256"}, says="det.collage"),
     "collage compile rec.onnx --shape x=1,3,48,320 --shape x=1,3,48,640": Run(
