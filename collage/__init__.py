@@ -14,6 +14,7 @@ from collage.telemetry import turn_telemetry_off
 
 turn_telemetry_off()  # before anything is imported that would report
 
+from collage.errors import OptionError  # noqa: E402
 from collage.options import Options  # noqa: E402
 
 if TYPE_CHECKING:
@@ -68,21 +69,37 @@ def load(
     bundle: str | os.PathLike[str],
     verify_keys: Sequence[str | os.PathLike[str]] = (),
     *,
+    alias: str | None = None,
     warm: bool = False,
 ) -> "LoadedBundle":
-    """Load a bundle for serving; needs neither a compiler nor onnx nor a network.
+    """Load a bundle for serving; needs neither a compiler nor onnx, and a network only for a store.
 
     Args:
-        bundle: its folder.
+        bundle: its folder; or with `alias` the address of a store, e.g. "s3://bucket/prefix" (the extra
+            `s3`).
         verify_keys: files or folders of public keys, one of which must have signed the bundle; without
             any, those that COLLAGE_VERIFY_KEYS names.
+        alias: alias of a published bundle, or its digest; None: `bundle` is a folder.
         warm: whether the original model, which answers other shapes, opens now; default False: at the
             first call that needs it.
 
     Raises:
         BundleError: incomplete, changed, not signed by such a key, or made for another processor or
             library version.
+        StoreError: the store does not answer, or has no such bundle.
+        OptionError: an address or a key that cannot be read, or an address without `alias`.
     """
+    keys = [Path(key) for key in verify_keys]
+    if alias is not None:
+        from collage.store.load_bundle import load_published
+
+        cache_dir = Options().store_dir / "fetched"
+        return load_published(os.fspath(bundle), alias, keys, cache_dir=cache_dir, warm=warm)
+    if "://" in os.fspath(bundle):
+        raise OptionError(
+            f"{os.fspath(bundle)} is the address of a store; name the bundle in it, as in "
+            "alias='ocr/production'"
+        )
     from collage.runtime.loader import load as load_bundle
 
-    return load_bundle(Path(bundle), [Path(key) for key in verify_keys], warm=warm)
+    return load_bundle(Path(bundle), keys, warm=warm)
