@@ -96,15 +96,16 @@ def _chebyshev_interval(
     Args:
         ratios: ratios of the rounds.
         middle: their median.
-        independent: effective number of independent rounds; below 2 they say nothing about their spread.
+        independent: effective number of independent rounds. It counts as 2 at least: however alike the
+            rounds are, a ratio nine standard deviations away from all of them is not theirs.
     """
-    if independent < 2 or min(ratios) <= 0:
+    if min(ratios) <= 0:
         return RatioInterval(middle, 0.0, math.inf)
     logarithms = [math.log(ratio) for ratio in ratios]
     centre = fmean(logarithms)
     variance = fmean((value - centre) ** 2 for value in logarithms)
     # Of n independent rounds the variance around their own mean is low by (n - 1) / n.
-    half = _CHEBYSHEV * math.sqrt(variance / (independent - 1))
+    half = _CHEBYSHEV * math.sqrt(variance / (max(independent, 2.0) - 1))
     low, high = math.exp(centre - half), math.exp(centre + half)
     return RatioInterval(middle, min(low, middle), max(high, middle))
 

@@ -48,7 +48,8 @@ def test_rounds_that_are_alike_count_as_fewer():
     mixed = ratio_interval(values.tolist(), [1.0] * 100)
     ordered = ratio_interval(np.sort(values).tolist(), [1.0] * 100)  # the machine drifts
     assert mixed.high - mixed.low < 0.05
-    assert (ordered.low, ordered.high) == (0.0, math.inf)
+    assert ordered.low < 0.7
+    assert ordered.high > 1.4
 
 
 def drifting_rounds(ratio, seed):
