@@ -280,4 +280,5 @@ def _type_text(value_type: ValueType) -> str:
     """
     element = _type_text(value_type.element) if value_type.element else ""
     dtype = _FRAMEWORK_NAMES.get(value_type.dtype, value_type.dtype)
-    return f"{value_type.kind}({','.join(filter(None, (dtype, element)))})"
+    kind = "seq" if value_type.kind is Kind.SEQUENCE else str(value_type.kind)
+    return f"{kind}({','.join(filter(None, (dtype, element)))})"

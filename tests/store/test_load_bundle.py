@@ -24,7 +24,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def published(store, address, relu_bundle, cache):  # noqa: F811
     """The address of a store with a bundle; its digest."""
-    return address, publish_bundle(store, relu_bundle, [NAME])
+    return address, publish_bundle(store, relu_bundle, [NAME]).digest
 
 
 def test_an_alias_or_a_digest_is_loaded_and_runs(published, cache):
