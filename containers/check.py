@@ -13,6 +13,7 @@ NEEDED = {
     ("batch", "jobs", ""): ("create", "get", "list", "delete"),
     ("", "pods", ""): ("get", "list"),
     ("", "pods", "log"): ("get",),
+    ("", "events", ""): ("list",),
 }
 """Verbs of the chart's Role by (API group, resource, sub-resource)."""
 FORBIDDEN = {

@@ -232,7 +232,7 @@ def test_several_jobs_are_waited_for_at_once(runner):
 
 
 def test_pods_without_room_wait_and_say_so(runner, environment, notices, jobs, monkeypatch):
-    monkeypatch.setattr(jobs_module, "NO_ROOM_S", 0.5)
+    monkeypatch.setattr(jobs_module, "SAY_AFTER_S", 0.5)
     runner.environment = environment.model_copy(update={"node_selector": {"pool": "none"}})
     runner.submit(task("room", "pass"))
     waiting = Waiting(runner, "room")
@@ -260,7 +260,7 @@ def test_a_suspended_job_is_queued_not_failed(plane, runner, notices):
 def test_a_gpu_that_others_use_too_is_never_measured_on(
     plane, runner, core, notices, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(jobs_module, "NO_ROOM_S", 0.5)
+    monkeypatch.setattr(jobs_module, "SAY_AFTER_S", 0.5)
     labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing"}
     images = {"collage/measure:1": ["python"]}
     node = Node(
@@ -299,3 +299,74 @@ def test_only_complete_and_failed_end_a_job(conditions, complete, failed):
     view = _view(client.V1Job(metadata=client.V1ObjectMeta(name="j"), status=status))
     assert (view.complete, view.failed) == (complete, failed)
     assert view.ended == (complete or failed)
+
+
+@pytest.fixture
+def obstacle_of_pods(request, plane, core, namespace):
+    """Something in the namespace that keeps pods of Jobs from being created."""
+    kind = request.param
+    with plane.client() as api:
+        admission = client.AdmissionregistrationV1Api(api)
+        if kind == "quota":
+            spec = {"hard": {"pods": "0"}}
+            core.create_namespaced_resource_quota(
+                namespace, {"metadata": {"name": "team"}, "spec": spec}
+            )
+        elif kind == "policy":
+            admission.create_validating_admission_policy(policy(namespace))
+            admission.create_validating_admission_policy_binding(binding(namespace))
+        yield kind
+        if kind == "policy":
+            admission.delete_validating_admission_policy_binding(namespace)
+            admission.delete_validating_admission_policy(namespace)
+
+
+def policy(name):
+    rule = {
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+    }  # fmt: skip
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": "images need a signature"}],
+        },
+    }
+
+
+def binding(namespace):
+    labels = {"kubernetes.io/metadata.name": namespace}
+    return {
+        "metadata": {"name": namespace},
+        "spec": {
+            "policyName": namespace,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {"matchLabels": labels}},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("obstacle_of_pods", "words"),
+    [
+        ("quota", "exceeded quota: team"),
+        ("policy", "images need a signature"),
+        ("class", "no PriorityClass with name gold was found"),
+    ],
+    indirect=["obstacle_of_pods"],
+)
+def test_pods_that_cannot_be_created_are_told_within_a_minute(
+    obstacle_of_pods, words, runner, environment, notices, jobs
+):
+    if obstacle_of_pods == "class":
+        runner.environment = environment.model_copy(update={"priority_class_name": "gold"})
+    if obstacle_of_pods == "policy":
+        time.sleep(3)  # the API server learns of policies after a moment
+    runner.submit(task("refused", "pass"))
+    waiting = Waiting(runner, "refused")
+    began = time.monotonic()
+    wait_for(lambda: any(words in notice for notice in notices), timeout_s=60, every_s=0.5)
+    assert time.monotonic() - began < 60
+    assert waiting.is_alive()
+    jobs.delete("refused")
+    assert waiting.end().ending is Ending.GONE

@@ -111,6 +111,7 @@ def test_the_role_has_exactly_these_verbs():
         ("batch", "jobs"): ("create", "get", "list", "delete"),
         ("", "pods"): ("get", "list"),
         ("", "pods/log"): ("get",),
+        ("", "events"): ("list",),
     }
 
 

@@ -2,7 +2,7 @@
 
 Every call is repeated, with growing pauses, while the API server is unreachable or overloaded: a Job needs
 no controller, so waiting costs nothing. A permanent error (403, 422) is raised at once. Required rights:
-create, get, list and delete on Jobs, list on pods, get on their logs.
+create, get, list and delete on Jobs, list on pods and events, get on the logs of pods.
 """
 
 import json
@@ -11,11 +11,13 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import urllib3
 from kubernetes import client, config
 
+from collage.cluster.kubernetes.pod_reports import PodProblem, failure, name_of, pod_problem
 from collage.errors import ClusterError
 from collage.logs import redact
 
@@ -28,13 +30,10 @@ MAX_LISTED_PODS = 50
 """Pods of one Job that are listed at most: its pod_problems are alike."""
 
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
-START_FAILURES = frozenset(
-    {
-        "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
-        "CreateContainerConfigError", "CreateContainerError",
-    }
-)  # fmt: skip
 T = TypeVar("T")
+
+_UNANSWERED = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
+"""Errors of questions whose answers explain an error, and must not hide it."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,12 @@ class JobView:
     active: int = 0
     ready: int = 0
     succeeded: int = 0
+    terminating: int = 0
     failed_indices: str = ""
 
     @property
     def ended(self) -> bool:
         return self.complete or self.failed
-
-
-@dataclass(frozen=True)
-class PodProblem:
-    """The reason of a pod that does not start; True in `stuck` needs an operator, False needs room."""
-
-    pod: str
-    reason: str
-    message: str
-    stuck: bool
 
 
 @dataclass
@@ -101,7 +91,7 @@ class Jobs:
                 raise
             return True
 
-        return self._call(f"create the Job {_name(manifest)}", send)
+        return self._call(f"create the Job {name_of(manifest)}", send)
 
     def read(self, name: str) -> JobView | None:
         """Return the Job, or None if it does not exist. Raises ClusterError."""
@@ -149,24 +139,62 @@ class Jobs:
     def pod_problems(self, name: str) -> list[PodProblem]:
         """Return the problems of pods of the Job that do not start. Raises ClusterError."""
         pods = self._call("list pods", lambda: self._pods(name, "status.phase=Pending"))
-        pod_problems = (_pod_problem(pod) for pod in pods)
-        return [problem for problem in pod_problems if problem]
+        return [problem for problem in map(pod_problem, pods) if problem]
 
-    def log_tails(self, name: str, pods: int, lines: int) -> list[str]:
-        """Return the last log lines of failed pods of the Job, redacted, as far as they are available."""
-        endings = []
-        try:
-            for pod in self._pods(name, "status.phase=Failed")[-pods:]:
-                text = self._core.read_namespaced_pod_log(
-                    _name(pod), self.namespace, tail_lines=lines,
+    def warnings(self, kind: str, name: str) -> list[str]:
+        """Return the messages of the warnings about an object of Kubernetes, the newest last.
+
+        An account without the right to list events gets none: an upgrade of the chart gives it.
+
+        Args:
+            kind: "Job" or "Pod".
+            name: name of the object.
+
+        Raises:
+            ClusterError: the API does not answer.
+        """
+        selector = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
+
+        def ask() -> list[str]:
+            try:
+                response = self._core.list_namespaced_event(
+                    self.namespace, field_selector=selector, limit=MAX_LISTED_PODS,
                     _request_timeout=CALL_TIMEOUT_S,
                 )  # fmt: skip
-                endings.append(redact(text.strip()))
-        except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            log.info(
-                "the logs of failed pods of %s are not available: %s", name, redact(str(error))
-            )
+            except client.ApiException as error:
+                if error.status == 403:
+                    log.info("events cannot be listed: %s", redact(str(error.reason)))
+                    return []
+                raise
+            events = sorted(response.items, key=_last_seen)
+            return [redact(f"{event.reason}: {event.message}") for event in events]
+
+        return self._call("list events", ask)
+
+    def log_tails(self, name: str, pods: int, lines: int) -> list[str]:
+        """Return why pods of the Job failed, with their last log lines, as far as available; all redacted."""
+        try:
+            failed = self._pods(name, "status.phase=Failed")[-pods:]
+        except _UNANSWERED as error:
+            log.info("the pods of %s are not available: %s", name, redact(str(error)))
+            return []
+        endings = []
+        for pod in failed:
+            reason, tail = failure(pod), self._log_tail(name_of(pod), lines)
+            heading = f"the pod {name_of(pod)}: {reason}" if reason else ""
+            endings.append("\n".join(text for text in (heading, tail) if text))
         return [ending for ending in endings if ending]
+
+    def _log_tail(self, pod: str, lines: int) -> str:
+        """Return the last log lines of a pod, redacted; "" for a pod without logs, e.g. a rejected one."""
+        try:
+            text = self._core.read_namespaced_pod_log(
+                pod, self.namespace, tail_lines=lines, _request_timeout=CALL_TIMEOUT_S
+            )
+        except _UNANSWERED as error:
+            log.info("the log of the pod %s is not available: %s", pod, redact(str(error)))
+            return ""
+        return redact(text.strip())
 
     def _pods(self, job: str, phase: str) -> Sequence[client.V1Pod]:
         response = self._core.list_namespaced_pod(
@@ -200,10 +228,15 @@ class Jobs:
             message = json.loads(error.body or "")["message"]
         except (ValueError, KeyError, TypeError):
             message = error.reason or ""
+        if "exceeded quota" in message:
+            return (
+                f"cannot {action} in the namespace {self.namespace}: {redact(str(message))}; wait until "
+                "other Jobs have ended, or ask for more quota"
+            )
         advice = {
             401: "; the token of this process is not valid (any more)",
             403: "; give its service account the Role of the chart (jobs create, get, list, delete; "
-            "pods list; pods/log get)",
+            "pods and events list; pods/log get)",
         }
         return (
             f"cannot {action} in the namespace {self.namespace}: Kubernetes answers {error.status}: "
@@ -241,7 +274,7 @@ def _view(job: client.V1Job) -> JobView:
     }
     failed = conditions.get("Failed")
     return JobView(
-        name=_name(job),
+        name=name_of(job),
         notes=(job.metadata and job.metadata.annotations) or {},
         complete="Complete" in conditions,
         failed=failed is not None,
@@ -252,23 +285,15 @@ def _view(job: client.V1Job) -> JobView:
         active=status.active or 0,
         ready=status.ready or 0,
         succeeded=status.succeeded or 0,
+        terminating=status.terminating or 0,
         failed_indices=status.failed_indexes or "",
     )
 
 
-def _pod_problem(pod: client.V1Pod) -> PodProblem | None:
-    status = pod.status or client.V1PodStatus()
-    for container in status.container_statuses or ():
-        waiting = container.state.waiting if container.state else None
-        if waiting and waiting.reason in START_FAILURES:
-            message = redact(waiting.message or "")
-            return PodProblem(_name(pod), waiting.reason, message, stuck=True)
-    for condition in status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status == "False":
-            message = redact(condition.message or "")
-            return PodProblem(_name(pod), condition.reason or "", message, stuck=False)
-    return None
-
-
-def _name(resource: client.V1Job | client.V1Pod) -> str:
-    return (resource.metadata.name if resource.metadata else None) or ""
+def _last_seen(event: client.CoreV1Event) -> datetime:
+    return (
+        event.last_timestamp
+        or event.event_time
+        or event.first_timestamp
+        or datetime.min.replace(tzinfo=UTC)
+    )

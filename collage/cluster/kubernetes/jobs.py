@@ -3,10 +3,11 @@
 A Job has ended if its condition Complete or Failed is True; SuccessCriteriaMet and FailureTarget only
 announce the end. A deleted Job (time to live, an operator) is no failure: the store has its results. Polls
 are some seconds apart, with jitter, and read the same few objects for a Job of any size. Kubernetes would
-wait for ever, or long, in three cases, so the controller ends the Job: pods cannot start (wrong image,
-missing Secret); pods have run beyond `deadline_seconds`; the Job has waited for nodes or quota beyond
-`queue_seconds`. The deadline in the Job's manifest is the sum of both limits, so a Job ends without a
-controller too.
+wait for ever, or long, so the controller ends the Job in these cases: pods cannot be created (a policy, a
+missing PriorityClass), cannot start (wrong image, missing Secret, a volume that is not mounted), or do not
+end (a node that is away); pods have run beyond `deadline_seconds`; the Job has waited for nodes or quota
+beyond `queue_seconds`. After half a minute a notice says what it waits for. The deadline in the Job's
+manifest is the sum of both limits, so a Job ends without a controller too.
 """
 
 import random
@@ -17,8 +18,9 @@ from enum import Enum
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.api import Jobs, JobView, PodProblem
+from collage.cluster.kubernetes.api import Jobs, JobView
 from collage.cluster.kubernetes.manifests import JobTask, job_manifest
+from collage.cluster.kubernetes.pod_reports import Obstacle, PodProblem, may_pass
 from collage.errors import ClusterError
 
 STUCK_S = 25.0
@@ -27,7 +29,18 @@ STUCK_S = 25.0
 STUCK_BESIDE_S = 300.0
 """The same limit for a Job with running pods."""
 
-NO_ROOM_S = 30.0
+SAY_AFTER_S = 30.0
+"""Time in one state before a notice says what the Job waits for, in seconds."""
+
+REFUSED_S = 120.0
+"""Limit of the time in which pods are refused for a reason that does not pass, in seconds."""
+
+SLOW_START_S = 600.0
+"""Limit of the time between a pod's node and its first container, in seconds; images may be large."""
+
+UNENDING_S = 900.0
+"""Limit of the time in which pods end without an end, in seconds: their node is away."""
+
 DELETED_S = 60.0
 LOGS, LOG_LINES = 3, 15
 
@@ -191,7 +204,7 @@ class _JobWatch:
     _waiting_s: float = 0.0
     _looked: float | None = None
     _stuck_since: dict[str, float] = field(default_factory=dict)
-    _no_room_since: float | None = None
+    _since: dict[str, float] = field(default_factory=dict)
     _said: str = ""
 
     def look(self, view: JobView) -> None:
@@ -200,9 +213,16 @@ class _JobWatch:
         if view.suspended:
             self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
             return
-        pod_problems = self.runner.jobs.pod_problems(self.name) if view.active > view.ready else []
-        self._look_at_stuck(view, [problem for problem in pod_problems if problem.stuck], now_s)
-        self._look_at_waiting([problem for problem in pod_problems if not problem.stuck], now_s)
+        problems = self.runner.jobs.pod_problems(self.name) if view.active > view.ready else []
+        by_obstacle = {
+            obstacle: [problem for problem in problems if problem.obstacle is obstacle]
+            for obstacle in Obstacle
+        }
+        self._look_at_stuck(view, by_obstacle[Obstacle.OPERATOR], now_s)
+        self._look_at_waiting(by_obstacle[Obstacle.NODE], now_s)
+        self._look_at_starting(view, by_obstacle[Obstacle.START], now_s)
+        self._look_at_absent(view, now_s)
+        self._look_at_unending(view, now_s)
 
     def _count(self, view: JobView, now_s: float) -> None:
         """Count the time since the last poll as running or waiting, by the present state."""
@@ -229,14 +249,57 @@ class _JobWatch:
                 self._give_up(f"its pods cannot start: {problem.reason}: {problem.message}")
 
     def _look_at_waiting(self, waiting: list[PodProblem], now_s: float) -> None:
-        if not waiting:
-            self._no_room_since = None
+        if self._lasts("waiting", bool(waiting), now_s) >= SAY_AFTER_S:
+            self._say(
+                f"{len(waiting)} pods of the Job {self.name} wait for a node: {waiting[0].message}"
+            )
+
+    def _look_at_starting(self, view: JobView, starting: list[PodProblem], now_s: float) -> None:
+        """Look at pods with a node and without a container: volumes, sandbox, init containers, images."""
+        lasts_s = self._lasts("starting", bool(starting), now_s)
+        if lasts_s < SAY_AFTER_S:
             return
-        self._no_room_since = self._no_room_since or now_s
-        if now_s - self._no_room_since >= NO_ROOM_S:
-            first = waiting[0]
-            notice = f"{len(waiting)} pods of the Job {self.name} wait for a node: {first.message}"
-            self._say(notice)
+        first = starting[0]
+        reason = self._warning("Pod", first.pod) or first.message or first.reason
+        self._say(f"{len(starting)} pods of the Job {self.name} do not start: {reason}")
+        if lasts_s >= SLOW_START_S and not view.ready:
+            self._give_up(f"its pods have not started for {lasts_s:.0f} s: {reason}")
+
+    def _look_at_absent(self, view: JobView, now_s: float) -> None:
+        """Look at a Job without pods: Kubernetes refuses them, and repeats that for ever."""
+        absent = not (view.active or view.ready or view.terminating)
+        lasts_s = self._lasts("absent", absent, now_s)
+        if lasts_s < SAY_AFTER_S:
+            return
+        reason = self._warning("Job", self.name)
+        self._say(
+            f"the pods of the Job {self.name} are not created: {reason or 'Kubernetes does not say why'}"
+        )
+        if reason and lasts_s >= REFUSED_S and not may_pass(reason):
+            self._give_up(f"its pods are refused: {reason}")
+
+    def _look_at_unending(self, view: JobView, now_s: float) -> None:
+        lasts_s = self._lasts("unending", bool(view.terminating and not view.active), now_s)
+        if lasts_s < 2 * SAY_AFTER_S:
+            return
+        finding = (
+            f"{view.terminating} pods of the Job {self.name} do not end; their node may be away"
+        )
+        self._say(finding)
+        if lasts_s >= UNENDING_S:
+            self._give_up(f"{finding}, for {lasts_s:.0f} s")
+
+    def _lasts(self, state: str, holds: bool, now_s: float) -> float:
+        """Return how long the Job has been in a state, in seconds; 0 where it is not."""
+        if not holds:
+            self._since.pop(state, None)
+            return 0.0
+        return now_s - self._since.setdefault(state, now_s)
+
+    def _warning(self, kind: str, name: str) -> str:
+        """Return the newest warning about an object, "" without one."""
+        warnings = self.runner.jobs.warnings(kind, name)
+        return warnings[-1] if warnings else ""
 
     def _give_up(self, reason: str) -> None:
         self.runner.jobs.delete(self.name)
