@@ -63,10 +63,11 @@ def _prefect() -> Iterator[str]:
 
 
 def _permissions() -> Iterator[str]:
-    from kubernetes import client, config
+    from kubernetes import client
 
-    config.load_config()
-    api = client.AuthorizationV1Api()
+    from collage.cluster.kubernetes.api import open_client
+
+    api = client.AuthorizationV1Api(open_client())
     namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
     for table, expected in ((NEEDED, True), (FORBIDDEN, False)):
         for (group, resource, sub), verbs in table.items():

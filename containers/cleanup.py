@@ -10,18 +10,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kubernetes import client, config
+from kubernetes import client
+
+from collage.cluster.kubernetes.api import open_client
 
 SELECTOR = "app.kubernetes.io/part-of=collage,collage.dev/run"
 
 
 def main() -> int:
     """Delete the Jobs and print their names."""
-    config.load_config()
     namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
     names = ("COLLAGE_CLUSTER__SERVICE_ACCOUNT", "COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT")
     accounts = [os.environ[name] for name in names if name in os.environ]
-    for name in delete_jobs(client.BatchV1Api(), namespace, accounts):
+    for name in delete_jobs(client.BatchV1Api(open_client()), namespace, accounts):
         print(f"deleted job {name}")
     return 0
 

@@ -1,5 +1,6 @@
 """Jobs as the real Job controller and scheduler run them: what is free, what fails, what is waited for."""
 
+import copy
 import threading
 import time
 from functools import partial
@@ -8,8 +9,7 @@ import pytest
 from kubernetes import client
 
 from collage.cluster.controller.environments import MeasuringEnvironment
-from collage.cluster.kubernetes import jobs as jobs_module
-from collage.cluster.kubernetes import manifests
+from collage.cluster.kubernetes import job_watch, manifests
 from collage.cluster.kubernetes.api import _view
 from collage.cluster.kubernetes.jobs import Ending, JobRunner
 from collage.cluster.kubernetes.manifests import JobTask, Kind
@@ -231,8 +231,24 @@ def test_several_jobs_are_waited_for_at_once(runner):
     assert endings == {"one": complete, "two": complete, "bad": Ending.FAILED}
 
 
+def test_a_pod_that_a_sidecar_keeps_has_ended(
+    runner, environment, settings, jobs, core, namespace, monkeypatch
+):
+    monkeypatch.setattr(job_watch, "SIDECAR_S", 1.0)
+    manifest = manifests.job_manifest(task("meshed", "print('up')"), environment, settings)
+    pod = manifest.spec.template.spec
+    sidecar = copy.deepcopy(pod.containers[0])
+    sidecar.name, sidecar.command = "proxy", ["python", "-c", FOREVER]
+    pod.containers = [*pod.containers, sidecar]
+    jobs.create(manifest)
+    end = Waiting(runner, "meshed").end()
+    assert end.ending is Ending.COMPLETE
+    assert jobs.read("meshed") is None
+    until(lambda: not pods(core, namespace, "meshed"))
+
+
 def test_pods_without_room_wait_and_say_so(runner, environment, notices, jobs, monkeypatch):
-    monkeypatch.setattr(jobs_module, "SAY_AFTER_S", 0.5)
+    monkeypatch.setattr(job_watch, "SAY_AFTER_S", 0.5)
     runner.environment = environment.model_copy(update={"node_selector": {"pool": "none"}})
     runner.submit(task("room", "pass"))
     waiting = Waiting(runner, "room")
@@ -260,7 +276,7 @@ def test_a_suspended_job_is_queued_not_failed(plane, runner, notices):
 def test_a_gpu_that_others_use_too_is_never_measured_on(
     plane, runner, core, notices, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(jobs_module, "SAY_AFTER_S", 0.5)
+    monkeypatch.setattr(job_watch, "SAY_AFTER_S", 0.5)
     labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing"}
     images = {"collage/measure:1": ["python"]}
     node = Node(

@@ -79,6 +79,9 @@ class PlayedCluster:
     def pod_problems(self, name):
         return []
 
+    def main_ends(self, name):
+        return []
+
     def _build(self, keys, at):
         for key in keys:
             at += self.build_s

@@ -1,20 +1,37 @@
 """Jobs whose pods are not created, do not start or do not end: what is said, and when they are given up."""
 
-from types import SimpleNamespace
+import json
 
 import pytest
 from kubernetes import client
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.api import JobView
-from collage.cluster.kubernetes.jobs import JobRunner
-from collage.cluster.kubernetes.pod_reports import Obstacle, failure, may_pass, pod_problem
+from collage.cluster.kubernetes.api import Jobs, JobView
+from collage.cluster.kubernetes.jobs import Ending, JobRunner
+from collage.cluster.kubernetes.pod_reports import (
+    MainEnd,
+    Obstacle,
+    PodProblem,
+    can_pass,
+    ended_container,
+    failure,
+    main_end,
+    pod_problem,
+)
 from collage.errors import ClusterError
 
 POLICY = 'FailedCreate: pods "j-0" is forbidden: violates PodSecurity "restricted:latest"'
 CLASS = 'FailedCreate: pods "j-0" is forbidden: no PriorityClass with name gold was found'
-QUOTA = 'FailedCreate: pods "j-0" is forbidden: exceeded quota: team, requested: cpu=2'
+QUOTA = (
+    'FailedCreate: pods "j-0" is forbidden: exceeded quota: team, requested: cpu=2,memory=4Gi, '
+    "used: cpu=3,memory=1Gi, limited: cpu=4,memory=8Gi"
+)
+SMALL_QUOTA = QUOTA.replace("limited: cpu=4", "limited: cpu=1500m")
+LIMITS = (
+    'FailedCreate: pods "j-0" is forbidden: maximum cpu usage per Container is 1, but limit is 2'
+)
+RUNTIME = 'FailedCreate: pods "j-0" is forbidden: pod rejected: RuntimeClass "nvidia" not found'
 WEBHOOK = 'FailedCreate: Internal error occurred: failed calling webhook "kyverno": timeout'
 MOUNT = 'FailedMount: MountVolume.SetUp failed for volume "ca": configmap "ca" not found'
 
@@ -22,8 +39,9 @@ MOUNT = 'FailedMount: MountVolume.SetUp failed for volume "ca": configmap "ca" n
 class StalledJobs:
     """One Job in one state for ever; time passes with every poll."""
 
-    def __init__(self, view, *, problems=(), warnings=()):
+    def __init__(self, view, *, problems=(), warnings=(), ends=()):
         self.view, self.problems, self.messages = view, list(problems), list(warnings)
+        self.ends = list(ends)
         self.deleted, self.now_s = [], 0.0
 
     def read(self, name):
@@ -32,8 +50,14 @@ class StalledJobs:
     def pod_problems(self, name):
         return self.problems
 
+    def main_ends(self, name):
+        return self.ends
+
     def warnings(self, kind, name):
         return self.messages
+
+    def log_tail(self, pod, lines):
+        return f"the log of {pod}"
 
     def delete(self, name):
         self.deleted.append(name)
@@ -65,7 +89,7 @@ def waited(jobs, until_s):
     raise AssertionError("the Job has no end")
 
 
-@pytest.mark.parametrize("reason", [POLICY, CLASS])
+@pytest.mark.parametrize("reason", [POLICY, CLASS, LIMITS, RUNTIME, SMALL_QUOTA])
 def test_refused_pods_are_told_and_given_up(reason):
     jobs = StalledJobs(JobView("j", {}, started=True), warnings=["old", reason])
     notices, error = waited(jobs, 3600)
@@ -82,7 +106,7 @@ def test_refusals_that_pass_are_told_and_waited_for(reason):
     notices, error = waited(jobs, 3600)
     assert [text for _, text in notices] == [f"the pods of the Job j are not created: {reason}"]
     assert error is None
-    assert may_pass(reason)
+    assert can_pass(reason)
 
 
 def test_without_events_the_absence_is_told_all_the_same():
@@ -92,9 +116,7 @@ def test_without_events_the_absence_is_told_all_the_same():
 
 
 def test_pods_that_do_not_start_are_told_with_their_event():
-    problem = SimpleNamespace(
-        pod="j-0", reason="ContainerCreating", message="", obstacle=Obstacle.START
-    )
+    problem = PodProblem("j-0", "ContainerCreating", "", Obstacle.START)
     jobs = StalledJobs(
         JobView("j", {}, started=True, active=1), problems=[problem], warnings=[MOUNT]
     )
@@ -113,14 +135,82 @@ def test_pods_that_do_not_end_are_given_up_in_minutes():
     assert jobs.now_s < 1200
 
 
+def test_pods_that_start_one_after_another_are_not_stuck():
+    """Each is in ContainerCreating at a poll, none of them for long."""
+
+    class Starting(StalledJobs):
+        def pod_problems(self, name):
+            number = int(self.now_s // 20)
+            return [PodProblem(f"j-{number}", "ContainerCreating", "", Obstacle.START)]
+
+    assert waited(Starting(JobView("j", {}, started=True, active=1)), 1800) == ([], None)
+
+
+def test_a_slow_pull_is_told_and_waited_for():
+    problem = PodProblem("j-0", "ContainerCreating", "", Obstacle.START)
+    jobs = StalledJobs(JobView("j", {}, started=True, active=1), problems=[problem])
+    notices, error = waited(jobs, 1800)
+    assert [text for _, text in notices] == ["1 pods of the Job j do not start: ContainerCreating"]
+    assert error is None
+
+
+def ended_beside_sidecars(*codes, completions=None, succeeded=0):
+    """Wait for a Job all of whose pods are kept by a proxy; return its end, the Job and the notices."""
+    ends = [MainEnd(f"j-{index}", index, code, ("proxy",)) for index, code in enumerate(codes)]
+    view = JobView(
+        "j", {}, started=True, active=len(ends), succeeded=succeeded,
+        completions=completions or len(ends),
+    )  # fmt: skip
+    jobs, notices = StalledJobs(view, ends=ends), []
+    settings = ClusterSettings(namespace="n", measure_image="m", controller_image="c", poll_s=1.0)
+    runner = JobRunner(
+        jobs, MeasuringEnvironment(), settings, notices.append, clock=lambda: jobs.now_s,
+        sleep=jobs.sleep,
+    )  # fmt: skip
+    return runner.wait("j"), jobs, notices
+
+
+def test_pods_that_a_sidecar_keeps_are_complete():
+    end, jobs, notices = ended_beside_sidecars(0, 0)
+    assert end.ending is Ending.COMPLETE
+    assert jobs.deleted == ["j"]
+    assert jobs.now_s < 60
+    assert "are kept by proxy" in notices[0]
+
+
+def test_indices_that_a_sidecar_keeps_from_starting_are_missing():
+    end, jobs, _ = ended_beside_sidecars(0, 0, completions=5, succeeded=1)
+    assert end.ending is Ending.GONE
+    assert jobs.deleted == ["j"]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(42, "FailedIndexes"), (43, "PodFailurePolicy")])
+def test_a_failure_beside_a_sidecar_has_its_code_and_log(code, reason):
+    end, jobs, _ = ended_beside_sidecars(0, code)
+    assert (end.ending, end.code, end.failed_indices) == (Ending.FAILED, reason, "1")
+    assert f"the pod j-1: exit code {code}\nthe log of j-1" in end.reason
+    assert jobs.deleted == ["j"]
+
+
+def test_a_job_with_one_working_pod_goes_on():
+    ends = [MainEnd("j-0", 0, 0, ("proxy",))]
+    jobs = StalledJobs(JobView("j", {}, started=True, active=2, ready=1, completions=2), ends=ends)
+    assert waited(jobs, 3600) == ([], None)
+
+
 def test_a_running_job_says_nothing():
     jobs = StalledJobs(JobView("j", {}, started=True, active=1, ready=1))
     assert waited(jobs, 3600) == ([], None)
 
 
-def pod(*, containers=(), inits=(), phase="Pending", **status):
+def pod(*, containers=(), inits=(), phase="Pending", node=None, **status):
     return client.V1Pod(
-        metadata=client.V1ObjectMeta(name="j-0"),
+        metadata=client.V1ObjectMeta(
+            name="j-0", annotations={"batch.kubernetes.io/job-completion-index": "3"}
+        ),
+        spec=client.V1PodSpec(
+            containers=[client.V1Container(name="measure", image="i")], node_name=node
+        ),
         status=client.V1PodStatus(
             phase=phase, container_statuses=list(containers), init_container_statuses=list(inits),
             **status,
@@ -165,3 +255,85 @@ def test_a_failed_pod_has_its_reason():
     evicted = pod(phase="Failed", reason="Evicted", message="The node was low on memory")
     assert failure(evicted) == "Evicted: The node was low on memory"
     assert failure(pod(phase="Failed")) == ""
+
+
+@pytest.mark.parametrize(("node", "obstacle"), [(None, Obstacle.NODE), ("n1", Obstacle.START)])
+def test_a_pod_that_nobody_looked_at_is_a_problem(node, obstacle):
+    problem = pod_problem(pod(node=node))
+    assert problem.obstacle is obstacle
+    assert "has not looked at it" in problem.message or "no scheduler" in problem.message
+
+
+def test_the_container_that_measures_may_end_first():
+    ended = container(terminated=client.V1ContainerStateTerminated(exit_code=0))
+    proxy = container("proxy", running=client.V1ContainerStateRunning())
+    assert main_end(pod(containers=[ended, proxy], phase="Running")) == MainEnd(
+        "j-0", 3, 0, ("proxy",)
+    )
+    working = container(running=client.V1ContainerStateRunning())
+    assert main_end(pod(containers=[working, proxy], phase="Running")) is None
+
+
+def test_the_log_is_that_of_the_container_that_failed():
+    failed = client.V1ContainerStateTerminated(exit_code=1)
+    waits = container(waiting=waiting("PodInitializing"))
+    init = container("mesh-init", terminated=failed)
+    assert ended_container(pod(inits=[init], containers=[waits])) == "mesh-init"
+    proxy = container("proxy", terminated=failed)
+    assert ended_container(pod(containers=[container(terminated=failed), proxy])) == "measure"
+    assert ended_container(pod(phase="Failed")) == "measure"
+
+
+class PodsOfAJob:
+    """An API that lists two failed pods, one of them without a log."""
+
+    def list_namespaced_pod(self, namespace, **_):
+        killed = client.V1ContainerStateTerminated(exit_code=137, reason="OOMKilled")
+        rejected = pod(phase="Failed", reason="NodeAffinity", message="Pod was rejected")
+        ended = pod(containers=[container(terminated=killed)], phase="Failed")
+        ended.metadata = client.V1ObjectMeta(name="j-1")
+        return client.V1PodList(items=[rejected, ended])
+
+    def read_namespaced_pod_log(self, name, namespace, *, container, **_):
+        assert container == "measure"
+        if name == "j-0":
+            raise client.ApiException(status=400, reason="the container has not started")
+        return "the last words\n"
+
+
+def test_a_pod_without_a_log_hides_no_other(monkeypatch):
+    monkeypatch.setattr(client, "CoreV1Api", lambda api: PodsOfAJob())
+    assert Jobs("n", None).log_tails("j", pods=3, lines=5) == [
+        "the pod j-0: NodeAffinity: Pod was rejected",
+        "the pod j-1: measure: OOMKilled (exit code 137)\nthe last words",
+    ]
+
+
+RBAC = (
+    'jobs.batch is forbidden: User "system:serviceaccount:n:a" cannot create resource "jobs" in API '
+    'group "batch" in the namespace "n"'
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (RBAC, "give its service account the Role of the chart"),
+        (QUOTA, "ask for more quota"),
+        ("admission webhook kyverno denied the request", "a rule of the cluster refuses it"),
+    ],
+)
+def test_a_refused_job_names_the_right_only_if_it_lacks(monkeypatch, message, advice):
+    class Refusing:
+        def create_namespaced_job(self, *_, **__):
+            error = client.ApiException(status=403, reason="Forbidden")
+            error.body = json.dumps({"message": message})
+            raise error
+
+    monkeypatch.setattr(client, "BatchV1Api", lambda api: Refusing())
+    manifest = client.V1Job(metadata=client.V1ObjectMeta(name="j"))
+    with pytest.raises(ClusterError) as raised:
+        Jobs("n", None).create(manifest)
+    assert advice in str(raised.value)
+    assert message in str(raised.value)
+    assert ("Role" in str(raised.value)) == (message is RBAC)

@@ -24,7 +24,7 @@ def problems(monkeypatch):
             return SimpleNamespace(status=SimpleNamespace(allowed=verb in granted))
 
         api = kubernetes.client.AuthorizationV1Api
-        monkeypatch.setattr(kubernetes.config, "load_config", lambda: None)
+        monkeypatch.setattr("collage.cluster.kubernetes.api.open_client", lambda: None)
         monkeypatch.setattr(api, "create_self_subject_access_review", review)
         monkeypatch.setenv("COLLAGE_CLUSTER__NAMESPACE", "team")
         return list(_permissions())

@@ -149,6 +149,8 @@ class PlayedPod:
             self.deleted.wait(1.0)
             self._start(container)
             self._report(phase)
+        elif self._running:
+            self._report(phase)
 
     def _end(self) -> None:
         self.signal(signal.SIGTERM)
@@ -163,7 +165,9 @@ class PlayedPod:
 
     def _report(self, phase: str) -> None:
         spec = self.pod.spec
-        ready = "True" if phase == "Running" else "False"
+        states = [self._states.get(container.name, {}) for container in spec.containers]
+        working = all("running" in state for state in states)
+        ready = "True" if phase == "Running" and working else "False"
         status = {
             "phase": phase,
             "hostIP": "127.0.0.1",

@@ -26,7 +26,8 @@ from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, Sea
 from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.api import Jobs, connect
-from collage.cluster.kubernetes.jobs import JobRunner, Notice
+from collage.cluster.kubernetes.job_watch import Notice
+from collage.cluster.kubernetes.jobs import JobRunner
 from collage.cluster.kubernetes.manifests import LABEL, JobTask, Kind
 from collage.cost import SharedCostTable
 from collage.entries import ModelEntry

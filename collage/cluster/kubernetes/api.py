@@ -8,6 +8,7 @@ create, get, list and delete on Jobs, list on pods and events, get on the logs o
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,16 @@ from typing import TypeVar
 import urllib3
 from kubernetes import client, config
 
-from collage.cluster.kubernetes.pod_reports import PodProblem, failure, name_of, pod_problem
+from collage.cluster.kubernetes.manifests import CONTAINER
+from collage.cluster.kubernetes.pod_reports import (
+    MainEnd,
+    PodProblem,
+    ended_container,
+    failure,
+    main_end,
+    name_of,
+    pod_problem,
+)
 from collage.errors import ClusterError
 from collage.logs import redact
 
@@ -27,11 +37,15 @@ API_RETRY_S = 600.0
 LONGEST_PAUSE_S = 20.0
 CALL_TIMEOUT_S = 30.0
 MAX_LISTED_PODS = 50
-"""Pods of one Job that are listed at most: its pod_problems are alike."""
+"""Pods of one Job that are listed at most: their problems are alike."""
+
+MAX_RUNNING_PODS = 500
+"""Running pods of one Job that are listed at most."""
 
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
 T = TypeVar("T")
 
+_MISSING_RIGHT = re.compile(r'User ".*" cannot ')
 _UNANSWERED = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
 """Errors of questions whose answers explain an error, and must not hide it."""
 
@@ -53,6 +67,7 @@ class JobView:
     succeeded: int = 0
     terminating: int = 0
     failed_indices: str = ""
+    completions: int = 1
 
     @property
     def ended(self) -> bool:
@@ -138,8 +153,13 @@ class Jobs:
 
     def pod_problems(self, name: str) -> list[PodProblem]:
         """Return the problems of pods of the Job that do not start. Raises ClusterError."""
-        pods = self._call("list pods", lambda: self._pods(name, "status.phase=Pending"))
+        pods = self._call("list pods", lambda: self._pods(name, "Pending"))
         return [problem for problem in map(pod_problem, pods) if problem]
+
+    def main_ends(self, name: str) -> list[MainEnd]:
+        """Return the ends of measuring containers in running pods of the Job. Raises ClusterError."""
+        pods = self._call("list pods", lambda: self._pods(name, "Running", MAX_RUNNING_PODS))
+        return [end for end in map(main_end, pods) if end]
 
     def warnings(self, kind: str, name: str) -> list[str]:
         """Return the messages of the warnings about an object of Kubernetes, the newest last.
@@ -174,35 +194,38 @@ class Jobs:
     def log_tails(self, name: str, pods: int, lines: int) -> list[str]:
         """Return why pods of the Job failed, with their last log lines, as far as available; all redacted."""
         try:
-            failed = self._pods(name, "status.phase=Failed")[-pods:]
+            failed = self._pods(name, "Failed")[-pods:]
         except _UNANSWERED as error:
             log.info("the pods of %s are not available: %s", name, redact(str(error)))
             return []
         endings = []
         for pod in failed:
-            reason, tail = failure(pod), self._log_tail(name_of(pod), lines)
+            reason = failure(pod)
+            tail = self.log_tail(name_of(pod), lines, ended_container(pod))
             heading = f"the pod {name_of(pod)}: {reason}" if reason else ""
             endings.append("\n".join(text for text in (heading, tail) if text))
         return [ending for ending in endings if ending]
 
-    def _log_tail(self, pod: str, lines: int) -> str:
+    def log_tail(self, pod: str, lines: int, container: str = CONTAINER) -> str:
         """Return the last log lines of a pod, redacted; "" for a pod without logs, e.g. a rejected one."""
         try:
             text = self._core.read_namespaced_pod_log(
-                pod, self.namespace, tail_lines=lines, _request_timeout=CALL_TIMEOUT_S
-            )
+                pod, self.namespace, container=container, tail_lines=lines,
+                _request_timeout=CALL_TIMEOUT_S,
+            )  # fmt: skip
         except _UNANSWERED as error:
             log.info("the log of the pod %s is not available: %s", pod, redact(str(error)))
             return ""
         return redact(text.strip())
 
-    def _pods(self, job: str, phase: str) -> Sequence[client.V1Pod]:
+    def _pods(self, job: str, phase: str, limit: int = MAX_LISTED_PODS) -> Sequence[client.V1Pod]:
+        """Return pods of the Job in a phase, without those that are being deleted."""
         response = self._core.list_namespaced_pod(
             self.namespace, label_selector=f"batch.kubernetes.io/job-name={job}",
-            field_selector=phase, limit=MAX_LISTED_PODS, _request_timeout=CALL_TIMEOUT_S,
+            field_selector=f"status.phase={phase}", limit=limit, _request_timeout=CALL_TIMEOUT_S,
         )  # fmt: skip
         items: Sequence[client.V1Pod] = response.items
-        return items
+        return [pod for pod in items if not (pod.metadata and pod.metadata.deletion_timestamp)]
 
     def _call(self, action: str, act: Callable[[], T]) -> T:
         end = time.monotonic() + self.patience_s
@@ -228,23 +251,30 @@ class Jobs:
             message = json.loads(error.body or "")["message"]
         except (ValueError, KeyError, TypeError):
             message = error.reason or ""
+        message, place = redact(str(message)), f"cannot {action} in the namespace {self.namespace}"
         if "exceeded quota" in message:
-            return (
-                f"cannot {action} in the namespace {self.namespace}: {redact(str(message))}; wait until "
-                "other Jobs have ended, or ask for more quota"
+            advice = "wait until other Jobs have ended, or ask for more quota"
+            return f"{place}: {message}; {advice}"
+        if error.status == 401:
+            advice = "; the token of this process is not valid (any more)"
+        elif error.status == 403 and _MISSING_RIGHT.search(message):
+            advice = (
+                "; give its service account the Role of the chart (jobs create, get, list, delete; "
+                "pods and events list; pods/log get)"
             )
-        advice = {
-            401: "; the token of this process is not valid (any more)",
-            403: "; give its service account the Role of the chart (jobs create, get, list, delete; "
-            "pods and events list; pods/log get)",
-        }
-        return (
-            f"cannot {action} in the namespace {self.namespace}: Kubernetes answers {error.status}: "
-            f"{redact(str(message))}{advice.get(error.status, '')}"
-        )
+        elif error.status == 403:
+            advice = "; a rule of the cluster refuses it: no right is missing"
+        else:
+            advice = ""
+        return f"{place}: Kubernetes answers {error.status}: {message}{advice}"
 
 
 def connect(namespace: str) -> Jobs:
+    """Open the Jobs of a namespace of `open_client`'s cluster. Raises ClusterError without a cluster."""
+    return Jobs(namespace, open_client())
+
+
+def open_client() -> client.ApiClient:
     """Open the cluster that this process runs in, else that of the user's kubeconfig.
 
     Raises:
@@ -254,6 +284,8 @@ def connect(namespace: str) -> Jobs:
     try:
         try:
             config.load_incluster_config(client_configuration=settings)
+            # A proxy of the environment is for addresses outside of the cluster.
+            settings.proxy = None
         except config.ConfigException:
             config.load_kube_config(client_configuration=settings)
     except config.ConfigException as error:
@@ -261,7 +293,7 @@ def connect(namespace: str) -> Jobs:
             f"no Kubernetes cluster: {error}; run in a pod with a service account, or set KUBECONFIG"
         ) from error
     settings.retries = False  # `Jobs` repeats calls
-    return Jobs(namespace, client.ApiClient(settings))
+    return client.ApiClient(settings)
 
 
 def _view(job: client.V1Job) -> JobView:
@@ -287,6 +319,7 @@ def _view(job: client.V1Job) -> JobView:
         succeeded=status.succeeded or 0,
         terminating=status.terminating or 0,
         failed_indices=status.failed_indexes or "",
+        completions=(job.spec and job.spec.completions) or 1,
     )
 
 

@@ -1,45 +1,27 @@
 """One Job from its creation, or adoption, to its end.
 
 A Job has ended if its condition Complete or Failed is True; SuccessCriteriaMet and FailureTarget only
-announce the end. A deleted Job (time to live, an operator) is no failure: the store has its results. Polls
-are some seconds apart, with jitter, and read the same few objects for a Job of any size. Kubernetes would
-wait for ever, or long, so the controller ends the Job in these cases: pods cannot be created (a policy, a
-missing PriorityClass), cannot start (wrong image, missing Secret, a volume that is not mounted), or do not
-end (a node that is away); pods have run beyond `deadline_seconds`; the Job has waited for nodes or quota
-beyond `queue_seconds`. After half a minute a notice says what it waits for. The deadline in the Job's
-manifest is the sum of both limits, so a Job ends without a controller too.
+announce the end. A Job whose pods are kept running by sidecars alone has ended too, and is deleted. A deleted
+Job (time to live, an operator) is no failure: the store has its results. Polls are some seconds apart, with
+jitter, and read the same few objects for a Job of any size. `job_watch` ends Jobs for which waiting cannot
+help. The deadline in the Job's manifest is the sum of the limits of running and waiting, so a Job ends
+without a controller too.
 """
 
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.exit_codes import BAD_NODE
 from collage.cluster.kubernetes.api import Jobs, JobView
+from collage.cluster.kubernetes.job_watch import JobWatch, Notice
 from collage.cluster.kubernetes.manifests import JobTask, job_manifest
-from collage.cluster.kubernetes.pod_reports import Obstacle, PodProblem, may_pass
+from collage.cluster.kubernetes.pod_reports import MainEnd
 from collage.errors import ClusterError
-
-STUCK_S = 25.0
-"""Limit of the time in which pods cannot start, in seconds; the Job is deleted then."""
-
-STUCK_BESIDE_S = 300.0
-"""The same limit for a Job with running pods."""
-
-SAY_AFTER_S = 30.0
-"""Time in one state before a notice says what the Job waits for, in seconds."""
-
-REFUSED_S = 120.0
-"""Limit of the time in which pods are refused for a reason that does not pass, in seconds."""
-
-SLOW_START_S = 600.0
-"""Limit of the time between a pod's node and its first container, in seconds; images may be large."""
-
-UNENDING_S = 900.0
-"""Limit of the time in which pods end without an end, in seconds: their node is away."""
 
 DELETED_S = 60.0
 LOGS, LOG_LINES = 3, 15
@@ -67,10 +49,6 @@ class End:
     code: str = ""
     failed_indices: str = ""
     running_s: float = 0.0
-
-
-Notice = Callable[[str], None]
-"""Callback for messages about waiting Jobs."""
 
 
 @dataclass
@@ -152,11 +130,20 @@ class Wait:
     def __init__(self, runner: JobRunner, names: Sequence[str]) -> None:
         self.ends: dict[str, End] = {}
         self._runner = runner
-        self._watches = {name: _JobWatch(runner, name) for name in names}
+        self._watches: dict[str, JobWatch] = {}
+        self.add(names)
 
     def add(self, names: Sequence[str]) -> None:
         """Add Jobs to the wait."""
-        self._watches |= {name: _JobWatch(self._runner, name) for name in names}
+        runner = self._runner
+        for name in names:
+            self._watches[name] = JobWatch(
+                name=name,
+                jobs=runner.jobs,
+                limits=runner.environment,
+                notice=runner.notice,
+                clock=runner.clock,
+            )
 
     def running_s(self, name: str) -> float:
         """Return the duration with running pods of the Job, in seconds."""
@@ -178,7 +165,7 @@ class Wait:
         """Whether all Jobs had ended at the last poll."""
         return len(self.ends) == len(self._watches)
 
-    def _ended(self, watch: "_JobWatch") -> End | None:
+    def _ended(self, watch: JobWatch) -> End | None:
         view = self._runner.jobs.read(watch.name)
         if view is None:
             reason = f"the Job {watch.name} was deleted"
@@ -190,122 +177,33 @@ class Wait:
             return End(
                 Ending.FAILED, reason, view.reason, view.failed_indices, running_s=watch.running_s
             )
-        watch.look(view)
+        if ends := watch.look(view):
+            return self._ended_beside_sidecars(watch, view, ends)
         return None
 
-
-@dataclass
-class _JobWatch:
-    """The observations of one Job."""
-
-    runner: JobRunner
-    name: str
-    running_s: float = 0.0
-    _waiting_s: float = 0.0
-    _looked: float | None = None
-    _stuck_since: dict[str, float] = field(default_factory=dict)
-    _since: dict[str, float] = field(default_factory=dict)
-    _said: str = ""
-
-    def look(self, view: JobView) -> None:
-        now_s = self.runner.clock()
-        self._count(view, now_s)
-        if view.suspended:
-            self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
-            return
-        problems = self.runner.jobs.pod_problems(self.name) if view.active > view.ready else []
-        by_obstacle = {
-            obstacle: [problem for problem in problems if problem.obstacle is obstacle]
-            for obstacle in Obstacle
-        }
-        self._look_at_stuck(view, by_obstacle[Obstacle.OPERATOR], now_s)
-        self._look_at_waiting(by_obstacle[Obstacle.NODE], now_s)
-        self._look_at_starting(view, by_obstacle[Obstacle.START], now_s)
-        self._look_at_absent(view, now_s)
-        self._look_at_unending(view, now_s)
-
-    def _count(self, view: JobView, now_s: float) -> None:
-        """Count the time since the last poll as running or waiting, by the present state."""
-        passed_s = now_s - (now_s if self._looked is None else self._looked)
-        self._looked = now_s
-        if view.ready:
-            self.running_s += passed_s
-        else:
-            self._waiting_s += passed_s
-        limits = self.runner.environment
-        if self.running_s > limits.deadline_seconds:
-            limit = f"deadlineSeconds: {limits.deadline_seconds}"
-            self._give_up(f"it has run for {self.running_s:.0f} s ({limit})")
-        if self._waiting_s > limits.queue_seconds:
-            limit = f"queueSeconds: {limits.queue_seconds}"
-            self._give_up(f"it has waited {self._waiting_s:.0f} s for nodes or quota ({limit})")
-
-    def _look_at_stuck(self, view: JobView, stuck: list[PodProblem], now_s: float) -> None:
-        pods = {problem.pod for problem in stuck}
-        self._stuck_since = {pod: self._stuck_since.get(pod, now_s) for pod in sorted(pods)}
-        limit_s = STUCK_BESIDE_S if view.ready or view.succeeded else STUCK_S
-        for problem in stuck:
-            if now_s - self._stuck_since[problem.pod] >= limit_s:
-                self._give_up(f"its pods cannot start: {problem.reason}: {problem.message}")
-
-    def _look_at_waiting(self, waiting: list[PodProblem], now_s: float) -> None:
-        if self._lasts("waiting", bool(waiting), now_s) >= SAY_AFTER_S:
-            self._say(
-                f"{len(waiting)} pods of the Job {self.name} wait for a node: {waiting[0].message}"
-            )
-
-    def _look_at_starting(self, view: JobView, starting: list[PodProblem], now_s: float) -> None:
-        """Look at pods with a node and without a container: volumes, sandbox, init containers, images."""
-        lasts_s = self._lasts("starting", bool(starting), now_s)
-        if lasts_s < SAY_AFTER_S:
-            return
-        first = starting[0]
-        reason = self._warning("Pod", first.pod) or first.message or first.reason
-        self._say(f"{len(starting)} pods of the Job {self.name} do not start: {reason}")
-        if lasts_s >= SLOW_START_S and not view.ready:
-            self._give_up(f"its pods have not started for {lasts_s:.0f} s: {reason}")
-
-    def _look_at_absent(self, view: JobView, now_s: float) -> None:
-        """Look at a Job without pods: Kubernetes refuses them, and repeats that for ever."""
-        absent = not (view.active or view.ready or view.terminating)
-        lasts_s = self._lasts("absent", absent, now_s)
-        if lasts_s < SAY_AFTER_S:
-            return
-        reason = self._warning("Job", self.name)
-        self._say(
-            f"the pods of the Job {self.name} are not created: {reason or 'Kubernetes does not say why'}"
-        )
-        if reason and lasts_s >= REFUSED_S and not may_pass(reason):
-            self._give_up(f"its pods are refused: {reason}")
-
-    def _look_at_unending(self, view: JobView, now_s: float) -> None:
-        lasts_s = self._lasts("unending", bool(view.terminating and not view.active), now_s)
-        if lasts_s < 2 * SAY_AFTER_S:
-            return
+    def _ended_beside_sidecars(
+        self, watch: JobWatch, view: JobView, ends: Sequence[MainEnd]
+    ) -> End:
+        """Return the end by the containers of Collage, and delete the Job: its pods would run on."""
+        jobs, others = self._runner.jobs, sorted({name for end in ends for name in end.others})
         finding = (
-            f"{view.terminating} pods of the Job {self.name} do not end; their node may be away"
+            f"the pods of the Job {watch.name} ended and are kept by {', '.join(others)}, which "
+            "annotations of the pods can keep out (jobs.podAnnotations of the chart)"
         )
-        self._say(finding)
-        if lasts_s >= UNENDING_S:
-            self._give_up(f"{finding}, for {lasts_s:.0f} s")
-
-    def _lasts(self, state: str, holds: bool, now_s: float) -> float:
-        """Return how long the Job has been in a state, in seconds; 0 where it is not."""
-        if not holds:
-            self._since.pop(state, None)
-            return 0.0
-        return now_s - self._since.setdefault(state, now_s)
-
-    def _warning(self, kind: str, name: str) -> str:
-        """Return the newest warning about an object, "" without one."""
-        warnings = self.runner.jobs.warnings(kind, name)
-        return warnings[-1] if warnings else ""
-
-    def _give_up(self, reason: str) -> None:
-        self.runner.jobs.delete(self.name)
-        raise ClusterError(f"the Job {self.name} was given up: {reason}")
-
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            self.runner.notice(text)
+        self._runner.notice(f"{finding}: the Job is deleted")
+        failed = [end for end in ends if end.exit_code]
+        logs = [
+            f"the pod {end.pod}: exit code {end.exit_code}\n{jobs.log_tail(end.pod, LOG_LINES)}".strip()
+            for end in failed[:LOGS]
+        ]
+        jobs.delete(watch.name)
+        if failed:
+            broken = any(end.exit_code == BAD_NODE for end in failed)
+            return End(
+                Ending.FAILED, "\n".join([finding, *logs]),
+                "PodFailurePolicy" if broken else "FailedIndexes",
+                ",".join(str(end.index) for end in failed), running_s=watch.running_s,
+            )  # fmt: skip
+        if view.succeeded + len(ends) < view.completions:
+            return End(Ending.GONE, finding, running_s=watch.running_s)
+        return End(Ending.COMPLETE, running_s=watch.running_s)

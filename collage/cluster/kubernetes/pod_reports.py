@@ -1,11 +1,15 @@
-"""Why pods do not start, and why they failed, in the words of Kubernetes."""
+"""Why pods do not start, and how they ended, in the words of Kubernetes."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 
 from kubernetes import client
+from kubernetes.utils.quantity import parse_quantity
 
+from collage.cluster.kubernetes.manifests import CONTAINER
 from collage.logs import redact
 
 START_FAILURES = frozenset(
@@ -15,9 +19,12 @@ START_FAILURES = frozenset(
     }
 )  # fmt: skip
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_QUOTA = re.compile(r"exceeded quota: .*requested: (.*?), used: .*?, limited: (\S*)")
 _PASSING_REFUSALS = (
-    "exceeded quota", "failed calling webhook", "timeout", "timed out", "connection refused",
-    "object has been modified", "is being terminated", "too many requests",
+    "exceeded quota", "failed calling webhook", "internal error", "timeout", "timed out",
+    "deadline exceeded", "connection refused", "object has been modified", "is being terminated",
+    "too many requests", "unavailable",
 )  # fmt: skip
 
 
@@ -40,6 +47,21 @@ class PodProblem:
     obstacle: Obstacle
 
 
+@dataclass(frozen=True)
+class MainEnd:
+    """The end of a measuring container whose pod runs on.
+
+    Attributes:
+        index: completion index of the pod.
+        others: names of the running containers.
+    """
+
+    pod: str
+    index: int
+    exit_code: int
+    others: tuple[str, ...]
+
+
 def pod_problem(pod: client.V1Pod) -> PodProblem | None:
     """Return why the pod does not run, None where nothing is said about it.
 
@@ -57,7 +79,42 @@ def pod_problem(pod: client.V1Pod) -> PodProblem | None:
         if condition.type == "PodScheduled" and condition.status == "False":
             message = redact(condition.message or "")
             return PodProblem(name_of(pod), condition.reason or "", message, Obstacle.NODE)
-    return starting
+    return starting or _unnoticed(pod)
+
+
+def _unnoticed(pod: client.V1Pod) -> PodProblem | None:
+    """Return the problem of a pod about which nothing is said: no scheduler or kubelet has looked at it."""
+    if pod.spec is None or (pod.status and pod.status.container_statuses):
+        return None
+    if node := pod.spec.node_name:
+        message = f"the node {node} has not looked at it"
+        return PodProblem(name_of(pod), "NotStarted", message, Obstacle.START)
+    message = "no scheduler has looked at it"
+    return PodProblem(name_of(pod), "NotScheduled", message, Obstacle.NODE)
+
+
+def main_end(pod: client.V1Pod) -> MainEnd | None:
+    """Return the end of the measuring container of a pod that runs on, else None."""
+    status = pod.status or client.V1PodStatus()
+    states = {container.name: container.state for container in status.container_statuses or ()}
+    main = states.pop(CONTAINER, None)
+    if main is None or main.terminated is None:
+        return None
+    others = tuple(sorted(name for name, state in states.items() if state and state.running))
+    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+    index = int(annotations.get(_INDEX, 0))
+    return MainEnd(name_of(pod), index, main.terminated.exit_code, others)
+
+
+def ended_container(pod: client.V1Pod) -> str:
+    """Return the container whose log says why the pod failed: the first that failed, or Collage's."""
+    status = pod.status or client.V1PodStatus()
+    failed = [
+        container.name
+        for container in _container_statuses(status)
+        if container.state and container.state.terminated and container.state.terminated.exit_code
+    ]
+    return failed[0] if failed and CONTAINER not in failed else CONTAINER
 
 
 def failure(pod: client.V1Pod) -> str:
@@ -72,12 +129,34 @@ def failure(pod: client.V1Pod) -> str:
     return redact("; ".join(reasons))
 
 
-def may_pass(refusal: str) -> bool:
+def can_pass(refusal: str) -> bool:
     """Tell whether a pod that was refused with this message may be created later without a change.
 
-    Quota is freed and webhooks come back; a missing PriorityClass, a policy or a security context does not.
+    Quota is freed and webhooks come back; a missing PriorityClass, a policy, a security context or a quota
+    below the pod's own requests does not change by itself.
     """
-    return any(words in refusal.lower() for words in _PASSING_REFUSALS)
+    if any(words in refusal.lower() for words in _PASSING_REFUSALS):
+        return not _exceeds_whole_quota(refusal)
+    return False
+
+
+def _exceeds_whole_quota(refusal: str) -> bool:
+    quota = _QUOTA.search(refusal)
+    if quota is None:
+        return False
+    requested, limited = _quantities(quota[1]), _quantities(quota[2])
+    return any(amount > limited[name] for name, amount in requested.items() if name in limited)
+
+
+def _quantities(text: str) -> Mapping[str, Decimal]:
+    """Parse "cpu=2,memory=4Gi"; what is no quantity is left out."""
+    quantities = {}
+    for name, _, amount in (pair.partition("=") for pair in text.split(",")):
+        try:
+            quantities[name] = Decimal(parse_quantity(amount))
+        except ValueError:
+            continue
+    return quantities
 
 
 def name_of(resource: client.V1Job | client.V1Pod) -> str:

@@ -1,0 +1,195 @@
+"""The observations of one Job, from poll to poll: what it waits for, and when waiting cannot help.
+
+Kubernetes would wait for ever, or long, so the controller gives a Job up in these cases: its pods cannot be
+created (a policy, a missing PriorityClass, a quota below one pod), cannot start (wrong image, missing Secret,
+a volume that is not mounted) or do not end (a node that is away); they have run beyond `deadline_seconds`; or
+the Job has waited for nodes or quota beyond `queue_seconds`. A notice says what it waits for after half a
+minute. A pod whose container of Collage has ended may live on: a sidecar of a service mesh does not end by
+itself, so such pods count as ended.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.kubernetes.api import Jobs, JobView
+from collage.cluster.kubernetes.pod_reports import MainEnd, Obstacle, PodProblem, can_pass
+from collage.errors import ClusterError
+
+STUCK_S = 25.0
+"""Limit of the time in which pods cannot start, in seconds; the Job is deleted then."""
+
+STUCK_BESIDE_S = 300.0
+"""The same limit for a Job with running pods."""
+
+SAY_AFTER_S = 30.0
+"""Time in one state before a notice says what the Job waits for, in seconds."""
+
+REFUSED_S = 120.0
+"""Limit of the time in which pods are refused for a reason that does not pass, in seconds."""
+
+SLOW_START_S = 600.0
+"""Limit of the time from a pod's node to its first container, with a warning of Kubernetes, in seconds."""
+
+PULL_S = 3600.0
+"""The same limit without a warning, in seconds: large images are pulled."""
+
+END_LATE_S = 45.0
+"""Time to the notice that pods do not end, in seconds; longer than their grace period."""
+
+UNENDING_S = 900.0
+"""Limit of the time in which pods end without an end, in seconds: their node is away."""
+
+SIDECAR_S = 30.0
+"""Time in which the other containers of a pod may end after its measuring container, in seconds."""
+
+Notice = Callable[[str], None]
+"""Callback for messages about waiting Jobs."""
+
+
+@dataclass(kw_only=True)
+class JobWatch:
+    """The observations of one Job.
+
+    Attributes:
+        limits: environment with the limits of running and waiting time.
+        notice: callback for messages about the waiting Job.
+        running_s: duration with running pods, in seconds.
+    """
+
+    name: str
+    jobs: Jobs
+    limits: MeasuringEnvironment
+    notice: Notice
+    clock: Callable[[], float]
+    running_s: float = field(default=0.0, init=False)
+    _waiting_s: float = field(default=0.0, init=False)
+    _looked: float | None = field(default=None, init=False)
+    _since: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
+    _said: str = field(default="", init=False)
+
+    def look(self, view: JobView) -> list[MainEnd]:
+        """Note a poll; return the ends of all active pods if only other containers keep them running.
+
+        Raises:
+            ClusterError: waiting for the Job cannot help; it is deleted.
+        """
+        now_s = self.clock()
+        self._count(view, now_s)
+        if view.suspended:
+            self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
+            return []
+        problems = self.jobs.pod_problems(self.name) if view.active > view.ready else []
+        by_obstacle = {
+            obstacle: [problem for problem in problems if problem.obstacle is obstacle]
+            for obstacle in Obstacle
+        }
+        self._look_at_stuck(view, by_obstacle[Obstacle.OPERATOR], now_s)
+        self._look_at_waiting(by_obstacle[Obstacle.NODE], now_s)
+        self._look_at_starting(view, by_obstacle[Obstacle.START], now_s)
+        self._look_at_absent(view, now_s)
+        self._look_at_unending(view, now_s)
+        return [] if problems else self._look_at_sidecars(view, now_s)
+
+    def _count(self, view: JobView, now_s: float) -> None:
+        """Count the time since the last poll as running or waiting, by the present state."""
+        passed_s = now_s - (now_s if self._looked is None else self._looked)
+        self._looked = now_s
+        if view.ready:
+            self.running_s += passed_s
+        else:
+            self._waiting_s += passed_s
+        limits = self.limits
+        if self.running_s > limits.deadline_seconds:
+            limit = f"deadlineSeconds: {limits.deadline_seconds}"
+            self._give_up(f"it has run for {self.running_s:.0f} s ({limit})")
+        if self._waiting_s > limits.queue_seconds:
+            limit = f"queueSeconds: {limits.queue_seconds}"
+            self._give_up(f"it has waited {self._waiting_s:.0f} s for nodes or quota ({limit})")
+
+    def _look_at_stuck(self, view: JobView, stuck: list[PodProblem], now_s: float) -> None:
+        first, lasts_s = self._longest("stuck", stuck, now_s)
+        limit_s = STUCK_BESIDE_S if view.ready or view.succeeded else STUCK_S
+        if first and lasts_s >= limit_s:
+            self._give_up(f"its pods cannot start: {first.reason}: {first.message}")
+
+    def _look_at_waiting(self, waiting: list[PodProblem], now_s: float) -> None:
+        first, lasts_s = self._longest("waiting", waiting, now_s)
+        if first and lasts_s >= SAY_AFTER_S:
+            self._say(
+                f"{len(waiting)} pods of the Job {self.name} wait for a node: {first.message}"
+            )
+
+    def _look_at_starting(self, view: JobView, starting: list[PodProblem], now_s: float) -> None:
+        """Look at pods with a node and without a container: volumes, sandbox, init containers, images."""
+        first, lasts_s = self._longest("starting", starting, now_s)
+        if first is None or lasts_s < SAY_AFTER_S:
+            return
+        warning = self._warning("Pod", first.pod)
+        reason = warning or first.message or first.reason
+        self._say(f"{len(starting)} pods of the Job {self.name} do not start: {reason}")
+        if lasts_s >= (SLOW_START_S if warning else PULL_S) and not view.ready:
+            self._give_up(f"its pods have not started for {lasts_s:.0f} s: {reason}")
+
+    def _look_at_absent(self, view: JobView, now_s: float) -> None:
+        """Look at a Job without pods: Kubernetes refuses them, and repeats that for ever."""
+        absent = not (view.active or view.ready or view.terminating)
+        lasts_s = self._lasts("absent", absent, now_s)
+        if lasts_s < SAY_AFTER_S:
+            return
+        reason = self._warning("Job", self.name)
+        self._say(
+            f"the pods of the Job {self.name} are not created: {reason or 'Kubernetes does not say why'}"
+        )
+        if reason and lasts_s >= REFUSED_S and not can_pass(reason):
+            self._give_up(f"its pods are refused: {reason}")
+
+    def _look_at_unending(self, view: JobView, now_s: float) -> None:
+        lasts_s = self._lasts("unending", bool(view.terminating and not view.active), now_s)
+        if lasts_s < END_LATE_S:
+            return
+        finding = (
+            f"{view.terminating} pods of the Job {self.name} do not end; their node may be away"
+        )
+        self._say(finding)
+        if lasts_s >= UNENDING_S:
+            self._give_up(f"{finding}, for {lasts_s:.0f} s")
+
+    def _look_at_sidecars(self, view: JobView, now_s: float) -> list[MainEnd]:
+        """Look at pods that run although their measuring container has ended."""
+        ends = self.jobs.main_ends(self.name) if view.active > view.ready else []
+        held = bool(ends) and len(ends) >= view.active
+        return ends if self._lasts("held", held, now_s) >= SIDECAR_S else []
+
+    def _longest(
+        self, state: str, problems: Sequence[PodProblem], now_s: float
+    ) -> tuple[PodProblem | None, float]:
+        """Return the pod that has been in a state for longest, and for how long, in seconds."""
+        before = self._since.get(state, {})
+        since = {problem.pod: before.get(problem.pod, now_s) for problem in problems}
+        self._since[state] = since
+        if not problems:
+            return None, 0.0
+        first = min(problems, key=lambda problem: (since[problem.pod], problem.pod))
+        return first, now_s - since[first.pod]
+
+    def _lasts(self, state: str, holds: bool, now_s: float) -> float:
+        """Return how long the Job has been in a state, in seconds; 0 where it is not."""
+        if not holds:
+            self._since.pop(state, None)
+            return 0.0
+        return now_s - self._since.setdefault(state, {}).setdefault(self.name, now_s)
+
+    def _warning(self, kind: str, name: str) -> str:
+        """Return the newest warning about an object, "" without one."""
+        warnings = self.jobs.warnings(kind, name)
+        return warnings[-1] if warnings else ""
+
+    def _give_up(self, reason: str) -> None:
+        self.jobs.delete(self.name)
+        raise ClusterError(f"the Job {self.name} was given up: {reason}")
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self.notice(text)
