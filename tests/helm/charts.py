@@ -34,6 +34,29 @@ ALL: Mapping[str, Any] = {
     "podDisruptionBudget": {"enabled": True},
 }
 """All that the chart makes of Kubernetes' own kinds."""
+EXTRAS: Mapping[str, Any] = {
+    **ALL,
+    "extraEnv": [
+        {"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"},
+        {"name": "LICENCE", "valueFrom": {"secretKeyRef": {"name": "licence", "key": "text"}}},
+        {"name": "SITE", "valueFrom": {"configMapKeyRef": {"name": "site", "key": "name"}}},
+    ],
+    "extraVolumes": [
+        {"name": "site", "configMap": {"name": "site"}},
+        {"name": "licence", "secret": {"secretName": "licence", "optional": True}},
+        {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}},
+    ],
+    "extraVolumeMounts": [
+        {"name": "site", "mountPath": "/etc/site", "readOnly": True},
+        {"name": "licence", "mountPath": "/etc/licence", "readOnly": True},
+        {"name": "cache", "mountPath": "/cache"},
+    ],
+    "caBundle": {"configMap": "company-ca"},
+    "podLabels": {"team": "ml"},
+    "podAnnotations": {"example.com/owner": "ml"},
+    "admissionPolicy": {"extraSecrets": ["licence"]},
+}
+"""Parts of all pods beside the chart's own."""
 WITHOUT_HOOKS: Mapping[str, Any] = {**ALL, "setup": {"enabled": False, "cleanUp": False}}
 """For an API server without nodes: hooks would wait for their pods."""
 

@@ -1,17 +1,14 @@
 """What the accounts of a release may do on a real Kubernetes API server, and what its policy refuses."""
 
 import copy
-import json
 
 import pytest
 from kubernetes import client
 
-from collage.cluster.controller.environments import MeasuringEnvironment
-from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.manifests import JobTask, Kind, job_manifest
+from collage.cluster.kubernetes.manifests import Kind
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
-from tests.helm import charts
+from tests.helm import charts, flow_jobs
 from tests.helm.requests import (
     MERGE,
     VERBS,
@@ -73,26 +70,6 @@ def test_the_controller_is_refused_everything_outside_its_list(plane, namespace,
 
 def test_the_measuring_account_is_refused_everything(plane, namespace, accounts):
     assert allowed_of(plane, accounts["measure"], namespace) == REVIEWS
-
-
-def made_by_a_flow(kind, values, namespace):
-    """The manifest of a Job as the worker makes it with what the chart tells it."""
-    worker = dict(charts.pods(charts.render(values, namespace=namespace)))["collage-worker"]
-    reported = {
-        variable["name"]: variable.get("value") for variable in worker["containers"][0]["env"]
-    }
-    prefix = "COLLAGE_CLUSTER__"
-    settings = {
-        name.removeprefix(prefix).lower(): json.loads(value) if value[0] in "[{" else value
-        for name, value in reported.items()
-        if name.startswith(prefix) and value
-    }
-    task = JobTask(kind, f"collage-{kind}", {"run": "r"}, [], compiles=kind is Kind.BUILD)
-    environment = MeasuringEnvironment(gpu_resource="nvidia.com/gpu")
-    with client.ApiClient() as api:
-        return api.sanitize_for_serialization(
-            job_manifest(task, environment, ClusterSettings(namespace=namespace, **settings))
-        )
 
 
 def dry_job(plane, namespace, manifest, token):
@@ -163,7 +140,7 @@ JOBS = {
 def test_the_worker_makes_its_own_jobs_and_no_others(plane, namespace, accounts):
     """The policy is the cluster's: with the worker's token no Job mounts what is not for Jobs."""
     token = accounts["controller"]
-    manifests = {kind: made_by_a_flow(kind, charts.WITHOUT_HOOKS, namespace) for kind in Kind}
+    manifests = {kind: flow_jobs.job(kind, charts.WITHOUT_HOOKS, namespace) for kind in Kind}
     loose = copy.deepcopy(manifests[Kind.MEASURE])
     set_in(loose, (*FIRST, "image"), "elsewhere/image:1")
     assert wait_until(lambda: dry_job(plane, namespace, loose, token)[0] == 422), "no policy yet"
@@ -181,6 +158,38 @@ def test_the_worker_makes_its_own_jobs_and_no_others(plane, namespace, accounts)
     with_secret["spec"]["template"]["spec"]["volumes"][0] = volume
     assert dry_job(plane, namespace, with_secret, token)[0] == 201, "its own account's Secret"
     assert dry_job(plane, namespace, loose, None)[0] == 201, "others' Jobs are not its concern"
+
+
+def test_the_policy_admits_what_values_add_and_no_more(plane, namespace, helm4):
+    hooks = {"setup": {"enabled": False, "cleanUp": False}}
+    values = {**charts.EXTRAS, **hooks}
+    helm4.install(charts.CHART, "collage", values)
+    token = plane.account_token(namespace, "collage-controller")
+    manifests = {kind: flow_jobs.job(kind, values, namespace) for kind in Kind}
+    measure = manifests[Kind.MEASURE]
+
+    def refused(path, value):
+        wrong = copy.deepcopy(measure)
+        set_in(wrong, path, value)
+        status, answer = dry_job(plane, namespace, wrong, token)
+        return answer["message"] if status == 422 else ""
+
+    try:
+        assert wait_until(lambda: refused((*FIRST, "image"), "elsewhere/image:1")), "no policy yet"
+        for kind, manifest in manifests.items():
+            status, answer = dry_job(plane, namespace, manifest, token)
+            assert status == 201, (kind, answer)
+        for source in (
+            {"configMap": {"name": "other"}},
+            {"persistentVolumeClaim": {"claimName": "other"}},
+            {"secret": {"secretName": "webhook"}},
+        ):
+            assert "volumes" in refused((*POD, "volumes", 0), {"name": "scratch", **source}), source
+        for kind in ("secretKeyRef", "configMapKeyRef"):
+            variable = {"name": "A", "valueFrom": {kind: {"name": "other", "key": "k"}}}
+            assert "environment" in refused((*FIRST, "env", 0), variable), kind
+    finally:
+        helm4.uninstall("collage")
 
 
 def test_the_check_of_refusals_sees_a_verb_too_much(plane, namespace, accounts):

@@ -21,6 +21,7 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret"}
 VALUES = {name: charts.example(name) for name in charts.EXAMPLES} | {
     "enough": charts.ENOUGH,
     "all": charts.ALL,
+    "extras": charts.EXTRAS,
 }
 
 

@@ -119,7 +119,10 @@ class Node:
         labels: Mapping[str, str],
         taints: Sequence[Mapping[str, str]],
     ) -> None:
-        host = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
+        host = {
+            "kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+        }  # fmt: skip
         body = {
             "metadata": {"name": self.name, "labels": host | dict(labels)},
             "spec": {"taints": list(taints)},

@@ -30,13 +30,15 @@ DEFAULT_FILE = Path("/etc/collage/environments.yaml")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 
 
-class _Entry(BaseModel):
+class Entry(BaseModel):
+    """A part of an operator's values: closed, and named as Kubernetes names it."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True
     )
 
 
-class Toleration(_Entry):
+class Toleration(Entry):
     """A toleration, as in a pod."""
 
     key: str | None = None
@@ -49,7 +51,7 @@ class Toleration(_Entry):
 _MEMORY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 
 
-class BuildSettings(_Entry):
+class BuildSettings(Entry):
     """Nodes and resources of build Jobs.
 
     Attributes:
@@ -72,7 +74,7 @@ class BuildSettings(_Entry):
     parallelism: int = Field(default=4, ge=1)
 
 
-class MeasuringEnvironment(_Entry):
+class MeasuringEnvironment(Entry):
     """Identical nodes, and their use by Jobs.
 
     Attributes:

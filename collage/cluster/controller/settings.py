@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from collage.cluster.controller.environments import DEFAULT_FILE
+from collage.cluster.controller.pod_settings import PodSettings
 from collage.settings import CollageSettings
 
 
@@ -32,6 +33,7 @@ class ClusterSettings(BaseModel):
         finish_env_from_secrets: Secrets of finish pods; None is `env_from_secrets`.
         signing: Secret with the signing key, mounted by finish pods alone; None signs no bundle.
         image_pull_policy: pull policy of the images; "" is the default of Kubernetes.
+        pod: additions of the operator to every pod, as JSON.
         poll_s: mean pause between two polls of a Job, in seconds.
     """
 
@@ -46,6 +48,7 @@ class ClusterSettings(BaseModel):
     finish_env_from_secrets: tuple[str, ...] | None = None
     signing: SigningSecret | None = None
     image_pull_policy: str = ""
+    pod: PodSettings = PodSettings()
     poll_s: float = Field(default=8.0, gt=0)
 
 

@@ -36,11 +36,9 @@ from kubernetes.client import (
     V1PodFailurePolicyOnExitCodesRequirement,
     V1PodFailurePolicyOnPodConditionsPattern,
     V1PodFailurePolicyRule,
-    V1PodSecurityContext,
     V1PodSpec,
     V1PodTemplateSpec,
     V1ResourceRequirements,
-    V1SeccompProfile,
     V1SecretEnvSource,
     V1SecretVolumeSource,
     V1SecurityContext,
@@ -52,13 +50,20 @@ from kubernetes.client import (
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.exit_codes import BAD_INPUT, BAD_NODE
+from collage.cluster.kubernetes.extra_parts import (
+    ARCH_LABEL,
+    extra_mounts,
+    extra_variables,
+    extra_volumes,
+    security_context,
+    without_hidden,
+)
 from collage.import_limits import VARIABLES
 from collage.telemetry import TELEMETRY_OFF
 
 CONTAINER = "measure"
 RETRIES_PER_INDEX = 2
 GRACE_S = 30
-USER = 65532
 WRITABLE = "/tmp"
 SIGNING_FOLDER, SIGNING_KEY = "/etc/collage-signing", "key.pem"
 LABEL = "collage.dev"
@@ -119,7 +124,12 @@ def job_manifest(
     queue = {QUEUE_LABEL: environment.queue_name} if environment.queue_name else {}
     template = V1PodTemplateSpec(
         metadata=V1ObjectMeta(
-            labels={**labels, **(BUILDING if task.kind is Kind.BUILD else MEASURING)}
+            labels={
+                **settings.pod.labels,
+                **labels,
+                **(BUILDING if task.kind is Kind.BUILD else MEASURING),
+            },
+            annotations=dict(settings.pod.annotations) or None,
         ),
         spec=_pod(task, environment, settings),
     )
@@ -178,17 +188,11 @@ def _pod(task: JobTask, environment: MeasuringEnvironment, settings: ClusterSett
         termination_grace_period_seconds=GRACE_S,
         priority_class_name=environment.priority_class_name or None,
         runtime_class_name=environment.runtime_class_name or None,
-        node_selector=dict(environment.node_selector) or None,
+        node_selector=_node_selector(environment, settings),
         tolerations=[V1Toleration(**dict(toleration)) for toleration in environment.tolerations]
         or None,
         affinity=_affinity(environment),
-        security_context=V1PodSecurityContext(
-            run_as_non_root=True,
-            run_as_user=USER,
-            run_as_group=USER,
-            fs_group=USER,
-            seccomp_profile=V1SeccompProfile(type="RuntimeDefault"),
-        ),
+        security_context=security_context(settings.pod),
         containers=[_container(task, environment, settings)],
         volumes=[
             V1Volume(
@@ -196,8 +200,17 @@ def _pod(task: JobTask, environment: MeasuringEnvironment, settings: ClusterSett
                 empty_dir=V1EmptyDirVolumeSource(size_limit=environment.scratch_size),
             ),
             *_signing_volumes(task, settings),
+            *extra_volumes(settings.pod),
         ],
     )
+
+
+def _node_selector(
+    environment: MeasuringEnvironment, settings: ClusterSettings
+) -> dict[str, str] | None:
+    """Return the labels of the environment's nodes; the images run on one architecture."""
+    own = {ARCH_LABEL: settings.pod.arch} if settings.pod.arch else {}
+    return {**own, **environment.node_selector} or None
 
 
 def _account(task: JobTask, settings: ClusterSettings) -> str:
@@ -235,13 +248,7 @@ def _container(
         image_pull_policy=settings.image_pull_policy or None,
         command=list(task.command) or None,
         args=list(task.arguments),
-        env=[
-            *_environment_variables(environment),
-            *(
-                V1EnvVar(name="COLLAGE_SIGN_KEY", value=f"{SIGNING_FOLDER}/{SIGNING_KEY}")
-                for _ in signing
-            ),
-        ],
+        env=_variables(task, environment, settings),
         env_from=secrets or None,
         resources=_resources(environment),
         security_context=V1SecurityContext(
@@ -255,9 +262,19 @@ def _container(
                 V1VolumeMount(name=secret.name, mount_path=SIGNING_FOLDER, read_only=True)
                 for secret in signing
             ),
+            *extra_mounts(settings.pod),
         ],
         termination_message_policy="FallbackToLogsOnError",
     )
+
+
+def _variables(
+    task: JobTask, environment: MeasuringEnvironment, settings: ClusterSettings
+) -> list[V1EnvVar]:
+    key = V1EnvVar(name="COLLAGE_SIGN_KEY", value=f"{SIGNING_FOLDER}/{SIGNING_KEY}")
+    signing = [key] if _signing_volumes(task, settings) else []
+    own = [*_environment_variables(environment), *signing]
+    return without_hidden([*own, *extra_variables(settings.pod)])
 
 
 def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:

@@ -116,21 +116,6 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{- /* What a pod may do to its node: nothing. */ -}}
-{{- define "collage.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- define "collage.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
-{{- end -}}
-
 {{- /* Of every container: no library reports home (collage/telemetry.py). */ -}}
 {{- define "collage.telemetryOff" -}}
 - {name: ORT_DISABLE_TELEMETRY, value: "1"}
@@ -162,6 +147,7 @@ capabilities: {drop: [ALL]}
 {{- with include "collage.signingSecret" . }}
 - {name: COLLAGE_CLUSTER__SIGNING, value: {{ dict "name" . "key" $.Values.signing.secretKey | toJson | quote }}}
 {{- end }}
+- {name: COLLAGE_CLUSTER__POD, value: {{ include "collage.jobPods" . | replace "$(" "$$(" | quote }}}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
 {{ include "collage.telemetryOff" . }}
 {{- with .Values.registry.trackingUri }}
@@ -192,66 +178,6 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- range $names | compact | uniq }}
 - secretRef: {name: {{ . }}}
-{{- end }}
-{{- end -}}
-
-{{- define "collage.mounts" -}}
-- {name: scratch, mountPath: /tmp}
-- {name: environments, mountPath: /etc/collage, readOnly: true}
-{{- end -}}
-
-{{- /* Takes a list of the root and the size of the scratch folder. */ -}}
-{{- define "collage.volumes" -}}
-- name: scratch
-  emptyDir: {sizeLimit: {{ index . 1 }}}
-- name: environments
-  configMap: {name: {{ include "collage.fullname" (index . 0) }}-environments}
-{{- end -}}
-
-{{- /* A container; takes a dict: root, name, command, resources, extraEnv, extraMounts, environment (the template
-of its variables), image (controller by default; the measuring image is told of nothing but the store). */ -}}
-{{- define "collage.container" -}}
-{{- $image := .image | default "controller" -}}
-name: {{ .name }}
-image: {{ include "collage.image" (list .root $image) | quote }}
-{{- with .root.Values.image.pullPolicy }}
-imagePullPolicy: {{ . }}
-{{- end }}
-command: {{ .command | toJson }}
-{{- $environment := .environment | default (eq $image "controller" | ternary "collage.environment" "collage.telemetryOff") }}
-env:
-  {{- include $environment .root | nindent 2 }}
-  {{- with .extraEnv }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with include "collage.environmentFrom" . | trim }}
-envFrom:
-  {{- . | nindent 2 }}
-{{- end }}
-securityContext:
-  {{- include "collage.containerSecurity" .root | nindent 2 }}
-volumeMounts:
-  {{- include "collage.mounts" .root | nindent 2 }}
-  {{- with .extraMounts }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-resources:
-  {{- toYaml .resources | nindent 2 }}
-{{- end -}}
-
-{{- /* Placement of a pod; takes the values of its component. */ -}}
-{{- define "collage.placement" -}}
-{{- with .nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
