@@ -45,7 +45,7 @@ def extra_variables(pod: PodSettings) -> Iterator[V1EnvVar]:
 
 
 def without_hidden(variables: Iterable[V1EnvVar]) -> list[V1EnvVar]:
-    """Return the last variable of each name: the one that counts, and the only one that all servers accept."""
+    """Return the last variable of each name, which counts; a server-side apply refuses two."""
     last: dict[str, V1EnvVar] = {}
     for variable in variables:
         last.pop(variable.name, None)
