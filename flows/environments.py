@@ -10,6 +10,7 @@ from collage.errors import OptionError
 from collage.options import DeviceName
 from collage.pipeline.compile_service import CompileService, LocalCompileService, check_device
 from collage.runtime.target import Target
+from flows.progress import warn_run
 from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
@@ -98,5 +99,9 @@ def _cluster_service(settings: FlowSettings) -> "ClusterCompileService":
     if settings.cluster is None:
         raise OptionError("the cluster is not configured: set COLLAGE_CLUSTER__MEASURE_IMAGE")
     return ClusterCompileService(
-        settings.store, settings.local_dir, settings.cluster, _environments(settings)
+        settings.store,
+        settings.local_dir,
+        settings.cluster,
+        _environments(settings),
+        notice=warn_run,
     )

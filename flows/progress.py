@@ -120,6 +120,11 @@ def flow_progress(subject: str, every_s: float) -> Iterator[FlowProgress]:
         progress.close()
 
 
+def warn_run(text: str) -> None:
+    """Write a warning to the log of the current run, e.g. what its Jobs wait for."""
+    _run_logger().warning("%s", printable(text))
+
+
 def _run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
     try:
         return get_run_logger()

@@ -82,6 +82,9 @@ class PlayedCluster:
     def main_ends(self, name):
         return []
 
+    def failures(self, name):
+        return []
+
     def _build(self, keys, at):
         for key in keys:
             at += self.build_s

@@ -12,6 +12,7 @@ from collage.cluster.kubernetes.jobs import Ending, JobRunner
 from collage.cluster.kubernetes.pod_reports import (
     MainEnd,
     Obstacle,
+    PodFailure,
     PodProblem,
     can_pass,
     ended_container,
@@ -41,7 +42,7 @@ class StalledJobs:
 
     def __init__(self, view, *, problems=(), warnings=(), ends=()):
         self.view, self.problems, self.messages = view, list(problems), list(warnings)
-        self.ends = list(ends)
+        self.ends, self.failed = list(ends), []
         self.deleted, self.now_s = [], 0.0
 
     def read(self, name):
@@ -52,6 +53,9 @@ class StalledJobs:
 
     def main_ends(self, name):
         return self.ends
+
+    def failures(self, name):
+        return self.failed
 
     def warnings(self, kind, name):
         return self.messages
@@ -196,6 +200,32 @@ def test_a_job_with_one_working_pod_goes_on():
     ends = [MainEnd("j-0", 0, 0, ("proxy",))]
     jobs = StalledJobs(JobView("j", {}, started=True, active=2, ready=1, completions=2), ends=ends)
     assert waited(jobs, 3600) == ([], None)
+
+
+SCRATCH = 'Evicted: Usage of EmptyDir volume "scratch" exceeds the limit "20Gi".'
+PRESSURE = "Evicted: The node was low on resource: memory."
+
+
+@pytest.mark.parametrize(("reason", "ends"), [(SCRATCH, True), (PRESSURE, False)])
+def test_evictions_are_told_and_end_a_job_that_causes_them(reason, ends):
+    class Evicting(StalledJobs):
+        def failures(self, name):
+            return [PodFailure(f"j-{n}", 0, reason) for n in range(int(self.now_s // 40))]
+
+    jobs = Evicting(JobView("j", {}, started=True, active=1, ready=1))
+    notices, error = waited(jobs, 600)
+    assert notices[0][0] < 120
+    assert notices[0][1] == f"1 pods of the Job j have failed, one of them j-0: {reason}"
+    assert (error is not None) is ends
+    assert not ends or error.endswith(f"evicted again and again: {reason}")
+
+
+def test_evictions_of_several_indices_are_no_loop():
+    jobs = StalledJobs(JobView("j", {}, started=True, active=1, ready=1))
+    jobs.failed = [PodFailure(f"j-{n}", n, SCRATCH) for n in range(5)]
+    notices, error = waited(jobs, 600)
+    assert len(notices) == 1
+    assert error is None
 
 
 def test_a_running_job_says_nothing():

@@ -21,11 +21,13 @@ from kubernetes import client, config
 from collage.cluster.kubernetes.manifests import CONTAINER
 from collage.cluster.kubernetes.pod_reports import (
     MainEnd,
+    PodFailure,
     PodProblem,
     ended_container,
     failure,
     main_end,
     name_of,
+    pod_failure,
     pod_problem,
 )
 from collage.errors import ClusterError
@@ -160,6 +162,11 @@ class Jobs:
         """Return the ends of measuring containers in running pods of the Job. Raises ClusterError."""
         pods = self._call("list pods", lambda: self._pods(name, "Running", MAX_RUNNING_PODS))
         return [end for end in map(main_end, pods) if end]
+
+    def failures(self, name: str) -> list[PodFailure]:
+        """Return why pods of the Job failed. Raises ClusterError."""
+        pods = self._call("list pods", lambda: self._pods(name, "Failed"))
+        return [pod_failure(pod) for pod in pods]
 
     def warnings(self, kind: str, name: str) -> list[str]:
         """Return the messages of the warnings about an object of Kubernetes, the newest last.

@@ -2,12 +2,13 @@
 
 Kubernetes would wait for ever, or long, so the controller gives a Job up in these cases: its pods cannot be
 created (a policy, a missing PriorityClass, a quota below one pod), cannot start (wrong image, missing Secret,
-a volume that is not mounted) or do not end (a node that is away); they have run beyond `deadline_seconds`; or
-the Job has waited for nodes or quota beyond `queue_seconds`. A notice says what it waits for after half a
-minute. A pod whose container of Collage has ended may live on: a sidecar of a service mesh does not end by
-itself, so such pods count as ended.
+a volume that is not mounted), do not end (a node that is away) or are evicted again and again for what they
+use; they have run beyond `deadline_seconds`; or the Job has waited for nodes or quota beyond `queue_seconds`.
+A notice says what it waits for, and why pods failed, after half a minute. A pod whose measuring container has
+ended may live on: a sidecar of a service mesh does not end by itself, so such pods count as ended.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,12 @@ UNENDING_S = 900.0
 SIDECAR_S = 30.0
 """Time in which the other containers of a pod may end after its measuring container, in seconds."""
 
+FAILURES_EVERY_S = 30.0
+"""Time between two looks at failed pods, in seconds."""
+
+EVICTIONS = 3
+"""Limit of the evictions of one index for what its pods used themselves: they cost no retry, and repeat."""
+
 Notice = Callable[[str], None]
 """Callback for messages about waiting Jobs."""
 
@@ -67,6 +74,8 @@ class JobWatch:
     _looked: float | None = field(default=None, init=False)
     _since: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
     _said: str = field(default="", init=False)
+    _failed: set[str] = field(default_factory=set, init=False)
+    _failures_at: float = field(default=0.0, init=False)
 
     def look(self, view: JobView) -> list[MainEnd]:
         """Note a poll; return the ends of all active pods if only other containers keep them running.
@@ -79,6 +88,7 @@ class JobWatch:
         if view.suspended:
             self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
             return []
+        self._look_at_failures(now_s)
         problems = self.jobs.pod_problems(self.name) if view.active > view.ready else []
         by_obstacle = {
             obstacle: [problem for problem in problems if problem.obstacle is obstacle]
@@ -106,6 +116,24 @@ class JobWatch:
         if self._waiting_s > limits.queue_seconds:
             limit = f"queueSeconds: {limits.queue_seconds}"
             self._give_up(f"it has waited {self._waiting_s:.0f} s for nodes or quota ({limit})")
+
+    def _look_at_failures(self, now_s: float) -> None:
+        """Look at pods that failed: an eviction costs no retry, so the Job itself may never fail."""
+        if now_s < self._failures_at:
+            return
+        self._failures_at = now_s + FAILURES_EVERY_S
+        failures = self.jobs.failures(self.name)
+        new = [failure for failure in failures if failure.pod not in self._failed]
+        self._failed |= {failure.pod for failure in new}
+        if new:
+            self.notice(
+                f"{len(self._failed)} pods of the Job {self.name} have failed, one of them {new[-1].pod}: "
+                f"{new[-1].reason or 'Kubernetes does not say why'}"
+            )
+        evictions = Counter(failure.index for failure in failures if failure.exceeds_limit)
+        if evictions and max(evictions.values()) >= EVICTIONS:
+            reason = next(failure.reason for failure in failures if failure.exceeds_limit)
+            self._give_up(f"its pods are evicted again and again: {reason}")
 
     def _look_at_stuck(self, view: JobView, stuck: list[PodProblem], now_s: float) -> None:
         first, lasts_s = self._longest("stuck", stuck, now_s)

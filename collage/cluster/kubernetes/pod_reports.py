@@ -20,6 +20,7 @@ START_FAILURES = frozenset(
 )  # fmt: skip
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_OVER_LIMIT = re.compile(r"\bEvicted: .*\bexceed(s|ed) .*\blimit\b")
 _QUOTA = re.compile(r"exceeded quota: .*requested: (.*?), used: .*?, limited: (\S*)")
 _PASSING_REFUSALS = (
     "exceeded quota", "failed calling webhook", "internal error", "timeout", "timed out",
@@ -62,6 +63,20 @@ class MainEnd:
     others: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class PodFailure:
+    """Why a pod failed; `index` is its completion index, `reason` may be ""."""
+
+    pod: str
+    index: int
+    reason: str
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """Whether the pod was evicted for what it used itself, rather than for its node's sake."""
+        return _OVER_LIMIT.search(self.reason) is not None
+
+
 def pod_problem(pod: client.V1Pod) -> PodProblem | None:
     """Return why the pod does not run, None where nothing is said about it.
 
@@ -101,9 +116,12 @@ def main_end(pod: client.V1Pod) -> MainEnd | None:
     if main is None or main.terminated is None:
         return None
     others = tuple(sorted(name for name, state in states.items() if state and state.running))
-    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
-    index = int(annotations.get(_INDEX, 0))
-    return MainEnd(name_of(pod), index, main.terminated.exit_code, others)
+    return MainEnd(name_of(pod), _index(pod), main.terminated.exit_code, others)
+
+
+def pod_failure(pod: client.V1Pod) -> PodFailure:
+    """Return why a failed pod failed."""
+    return PodFailure(name_of(pod), _index(pod), failure(pod))
 
 
 def ended_container(pod: client.V1Pod) -> str:
@@ -162,6 +180,11 @@ def _quantities(text: str) -> Mapping[str, Decimal]:
 def name_of(resource: client.V1Job | client.V1Pod) -> str:
     """Return the name of a resource, "" without metadata."""
     return (resource.metadata.name if resource.metadata else None) or ""
+
+
+def _index(pod: client.V1Pod) -> int:
+    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+    return int(annotations.get(_INDEX, 0))
 
 
 def _waiting_states(status: client.V1PodStatus) -> Iterator[client.V1ContainerStateWaiting]:
