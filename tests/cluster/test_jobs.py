@@ -328,6 +328,11 @@ def obstacle_of_pods(request, plane, core, namespace):
             core.create_namespaced_resource_quota(
                 namespace, {"metadata": {"name": "team"}, "spec": spec}
             )
+        elif kind == "limits":
+            spec = {"limits": [{"type": "Container", "max": {"cpu": "500m"}}]}
+            core.create_namespaced_limit_range(
+                namespace, {"metadata": {"name": "team"}, "spec": spec}
+            )
         elif kind == "policy":
             admission.create_validating_admission_policy(policy(namespace))
             admission.create_validating_admission_policy_binding(binding(namespace))
@@ -367,15 +372,19 @@ def binding(namespace):
     [
         ("quota", "exceeded quota: team"),
         ("policy", "images need a signature"),
+        ("limits", "maximum cpu usage per Container is 500m"),
         ("class", "no PriorityClass with name gold was found"),
+        ("runtime", 'RuntimeClass "gold" not found'),
     ],
     indirect=["obstacle_of_pods"],
 )
 def test_pods_that_cannot_be_created_are_told_within_a_minute(
-    obstacle_of_pods, words, runner, environment, notices, jobs
+    obstacle_of_pods, words, runner, environment, notices, jobs, monkeypatch
 ):
-    if obstacle_of_pods == "class":
-        runner.environment = environment.model_copy(update={"priority_class_name": "gold"})
+    monkeypatch.setattr(job_watch, "SAY_AFTER_S", 2.0)
+    missing = {"class": "priority_class_name", "runtime": "runtime_class_name"}
+    if obstacle_of_pods in missing:
+        runner.environment = environment.model_copy(update={missing[obstacle_of_pods]: "gold"})
     if obstacle_of_pods == "policy":
         time.sleep(3)  # the API server learns of policies after a moment
     runner.submit(task("refused", "pass"))

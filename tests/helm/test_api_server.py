@@ -144,8 +144,9 @@ def test_every_pod_is_admitted_where_restricted_is_enforced(plane, namespace):
     for name in ("collage-controller", "collage-measure", "collage-finish"):
         core.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
     checked = 0
-    for name in [*charts.EXAMPLES, None]:
-        values = charts.example(name) if name else charts.ALL
+    ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
+    further = [charts.ALL, {**charts.EXTRAS, "podSecurityContext": ids}]
+    for values in [*map(charts.example, charts.EXAMPLES), *further]:
         for made_by, spec in charts.pods(charts.render(values, namespace=namespace)):
             body = {"metadata": {"name": made_by}, "spec": spec}
             core.create_namespaced_pod(namespace, body, dry_run="All", field_validation="Strict")
