@@ -224,6 +224,14 @@ def test_evictions_of_several_indices_are_no_loop():
     assert error is None
 
 
+def test_running_pods_that_are_not_ready_are_told():
+    jobs = StalledJobs(JobView("j", {}, started=True, active=2, ready=1))
+    notices, error = waited(jobs, 1800)
+    assert notices[0][0] < 60
+    assert notices[0][1].startswith("1 pods of the Job j run and are not ready: their node may be")
+    assert (len(notices), error) == (1, None)
+
+
 def test_a_running_job_says_nothing():
     jobs = StalledJobs(JobView("j", {}, started=True, active=1, ready=1))
     assert waited(jobs, 3600) == ([], None)

@@ -36,7 +36,7 @@ PULL_S = 3600.0
 """The same limit without a warning, in seconds: large images are pulled."""
 
 END_LATE_S = 45.0
-"""Time to the notice that pods do not end, in seconds; longer than their grace period."""
+"""Time to the notice that pods do not end or are not ready, in seconds; longer than their grace period."""
 
 UNENDING_S = 900.0
 """Limit of the time in which pods end without an end, in seconds: their node is away."""
@@ -99,7 +99,7 @@ class JobWatch:
         self._look_at_starting(view, by_obstacle[Obstacle.START], now_s)
         self._look_at_absent(view, now_s)
         self._look_at_unending(view, now_s)
-        return [] if problems else self._look_at_sidecars(view, now_s)
+        return self._look_at_unready(view, view.active > view.ready and not problems, now_s)
 
     def _count(self, view: JobView, now_s: float) -> None:
         """Count the time since the last poll as running or waiting, by the present state."""
@@ -183,10 +183,15 @@ class JobWatch:
         if lasts_s >= UNENDING_S:
             self._give_up(f"{finding}, for {lasts_s:.0f} s")
 
-    def _look_at_sidecars(self, view: JobView, now_s: float) -> list[MainEnd]:
-        """Look at pods that run although their measuring container has ended."""
-        ends = self.jobs.main_ends(self.name) if view.active > view.ready else []
+    def _look_at_unready(self, view: JobView, unready: bool, now_s: float) -> list[MainEnd]:
+        """Look at pods that run and are not ready: their work has ended, or their node is away."""
+        ends = self.jobs.main_ends(self.name) if unready else []
         held = bool(ends) and len(ends) >= view.active
+        if self._lasts("unready", unready and not ends, now_s) >= END_LATE_S:
+            self._say(
+                f"{view.active - view.ready} pods of the Job {self.name} run and are not ready: their node "
+                "may be away, or a sidecar is not ready"
+            )
         return ends if self._lasts("held", held, now_s) >= SIDECAR_S else []
 
     def _longest(
