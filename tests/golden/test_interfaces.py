@@ -4,6 +4,7 @@ import inspect
 import re
 import sqlite3
 from pathlib import Path
+from typing import get_origin
 
 import pytest
 import yaml
@@ -79,6 +80,8 @@ def nested(settings, prefix):
     """The variables of a model of settings, with those of the models inside."""
     for name, field in settings.model_fields.items():
         yield f"{prefix}{name}".upper()
+        if get_origin(field.annotation) is tuple:
+            continue  # the variable holds all of it, as JSON
         for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 yield from nested(inner, f"{prefix}{name}__")

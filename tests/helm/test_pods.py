@@ -177,8 +177,8 @@ SECRET = {"secretKeyRef": {"name": "licence", "key": "key"}}
         ({"extraVolumes": [{"name": "a", "secret": {"secretName": "licence"}}]}, r"extraVolumes: a .*lic"),
         ({"extraVolumes": [{"name": "a", "hostPath": {"path": "/"}}]}, "hostPath"),
         ({"extraVolumes": [{"name": "scratch", "configMap": {"name": "a"}}]}, "name"),
-        ({"podLabels": {"app.kubernetes.io/name": "x"}}, "podLabels"),
-        ({"jobs": {"podLabels": {"collage.dev/run": "x"}}}, "podLabels"),
+        ({"podLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
+        ({"jobs": {"podLabels": {"collage.dev/run": "x"}}}, "collage.dev/run"),
         ({"podSecurityContext": {"runAsUser": 0}}, "runAsUser"),
     ],
 )  # fmt: skip

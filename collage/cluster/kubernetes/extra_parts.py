@@ -21,9 +21,11 @@ from kubernetes.client import (
 )
 
 from collage.cluster.controller.pod_settings import (
+    ConfigMapSource,
     ExtraVolume,
     KeyPath,
     PodSettings,
+    SecretSource,
     Variable,
     VariableSource,
 )
@@ -95,28 +97,35 @@ def _source(source: VariableSource) -> V1EnvVarSource:
     secret, key = source.secret_key_ref, source.config_map_key_ref
     field, resource = source.field_ref, source.resource_field_ref
     return V1EnvVarSource(
-        secret_key_ref=secret and V1SecretKeySelector(**secret.model_dump()),
-        config_map_key_ref=key and V1ConfigMapKeySelector(**key.model_dump()),
-        field_ref=field and V1ObjectFieldSelector(**field.model_dump()),
-        resource_field_ref=resource and V1ResourceFieldSelector(**resource.model_dump()),
+        secret_key_ref=V1SecretKeySelector(**secret.model_dump()) if secret else None,
+        config_map_key_ref=V1ConfigMapKeySelector(**key.model_dump()) if key else None,
+        field_ref=V1ObjectFieldSelector(**field.model_dump()) if field else None,
+        resource_field_ref=V1ResourceFieldSelector(**resource.model_dump()) if resource else None,
     )
 
 
 def _volume(volume: ExtraVolume) -> V1Volume:
-    files, secret = volume.config_map, volume.secret
     claim, empty = volume.persistent_volume_claim, volume.empty_dir
     return V1Volume(
         name=volume.name,
-        config_map=files
-        and V1ConfigMapVolumeSource(
-            name=files.name, items=_items(files.items), optional=files.optional
+        config_map=_config_map(volume.config_map) if volume.config_map else None,
+        secret=_secret(volume.secret) if volume.secret else None,
+        persistent_volume_claim=(
+            V1PersistentVolumeClaimVolumeSource(**claim.model_dump()) if claim else None
         ),
-        secret=secret
-        and V1SecretVolumeSource(
-            secret_name=secret.secret_name, items=_items(secret.items), optional=secret.optional
-        ),
-        persistent_volume_claim=claim and V1PersistentVolumeClaimVolumeSource(**claim.model_dump()),
-        empty_dir=empty and V1EmptyDirVolumeSource(**empty.model_dump()),
+        empty_dir=V1EmptyDirVolumeSource(**empty.model_dump()) if empty else None,
+    )
+
+
+def _config_map(files: ConfigMapSource) -> V1ConfigMapVolumeSource:
+    return V1ConfigMapVolumeSource(
+        name=files.name, items=_items(files.items), optional=files.optional
+    )
+
+
+def _secret(secret: SecretSource) -> V1SecretVolumeSource:
+    return V1SecretVolumeSource(
+        secret_name=secret.secret_name, items=_items(secret.items), optional=secret.optional
     )
 
 
