@@ -41,7 +41,8 @@ def test_the_keys_of_the_json_document(part):
     document = json.loads(sample_report().summary.to_json())
     assert list(document[part] if part else document) == KEYS[part]
     assert list(document["plan"][0]) == [
-        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error", "nan"
+        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error", "nan",
+        "names", "variant", "implementation", "original",
     ]  # fmt: skip
     (function,) = document["functions"]
     assert list(function) == [
