@@ -101,7 +101,7 @@ RUN python -m containers.sbom collage-controller "${VERSION}" /usr/share/sbom
 ARG REVISION=unknown
 ENV SOURCE_REVISION=${REVISION}
 USER 65532:65532
-CMD ["prefect", "worker", "start", "--pool", "collage", "--type", "process"]
+CMD ["python", "-m", "flows.worker"]
 
 FROM base AS measure
 ARG VERSION

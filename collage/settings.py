@@ -17,11 +17,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from collage.errors import OptionError
 from collage.import_limits import VARIABLES
-from collage.runtime.child_environment import PASSED
+from collage.runtime.child_environment import PASSED, child_environment
 
 PREFIX = "COLLAGE_"
 _ANYWHERE = VARIABLES | {PASSED}
 """Variables of all programs, read outside of settings classes."""
+_RECEIVER = f"{PREFIX}RECEIVER__"
+"""Prefix of the receiver's variables: a shared environment has them too."""
 NESTED = "__"
 _SERVICE_LINK = re.compile(
     r"COLLAGE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -71,12 +73,22 @@ def unknown_variables(
     unknown = []
     for variable in sorted(os.environ if environ is None else environ):
         upper = variable.upper()
-        if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper) or upper in _ANYWHERE:
+        if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper):
+            continue
+        if _is_read_elsewhere(upper, names):
             continue
         if not any(upper == name or upper.startswith(f"{name}{NESTED}") for name in names):
             near = difflib.get_close_matches(upper, names, 1)
             unknown.append(f"{variable} (did you mean {near[0]}?)" if near else variable)
     return unknown
+
+
+def _is_read_elsewhere(name: str, own: Iterable[str]) -> bool:
+    """Tell whether another part of Collage reads the variable: toolchains, or the receiver."""
+    if name.startswith(_RECEIVER):
+        return not any(setting.startswith(_RECEIVER) for setting in own)
+    toolchains = child_environment({name: ""}) if not name.startswith("COLLAGE_IMPORT_") else {}
+    return name in _ANYWHERE or name in toolchains
 
 
 def variables(settings: type[BaseSettings]) -> list[str]:

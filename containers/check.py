@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from collage.release_names import OPTIMIZE_DEPLOYMENT, released
+
 NEEDED = {
     ("batch", "jobs", ""): ("create", "get", "list", "delete"),
     ("", "pods", ""): ("get", "list"),
@@ -28,8 +30,8 @@ FORBIDDEN = {
     ("rbac.authorization.k8s.io", "roles", ""): ("create", "bind", "escalate"),
     ("rbac.authorization.k8s.io", "rolebindings", ""): ("create",),
 }
-DEPLOYMENTS = ("optimize-model", "reconcile-registry", "collect-garbage")
-"""Flows with a required deployment."""
+DEPLOYMENTS = (OPTIMIZE_DEPLOYMENT, "reconcile-registry/reconcile", "collect-garbage/garbage")
+"""Required deployments, as `flow/name` without the release."""
 
 
 def main() -> int:
@@ -55,11 +57,18 @@ def _prefect() -> Iterator[str]:
             server.read_work_pool(pool)
         except ObjectNotFound:
             yield f"the work pool {pool} is not there: run python -m flows.setup"
-        flows = {flow.id: flow.name for flow in server.read_flows()}
-        deployed = {flows.get(deployment.flow_id) for deployment in server.read_deployments()}
-    for name in DEPLOYMENTS:
-        if name not in deployed:
-            yield f"the flow {name} has no deployment: run python -m flows.setup"
+        for name in DEPLOYMENTS:
+            path = released(name, os.environ.get("COLLAGE_RELEASE", ""))
+            try:
+                deployment = server.read_deployment_by_name(path)
+            except ObjectNotFound:
+                yield f"the deployment {path} is not there: run python -m flows.setup"
+                continue
+            if deployment.work_pool_name != pool:
+                yield (
+                    f"the deployment {path} runs in the pool {deployment.work_pool_name}, and the worker "
+                    f"polls {pool}: run python -m flows.setup"
+                )
 
 
 def _permissions() -> Iterator[str]:

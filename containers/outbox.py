@@ -66,6 +66,8 @@ class Outbox:
     def take(self, delivery: Delivery, start: Start | None, now_s: float) -> None:
         """Store the delivery and its requested run, on disk at the return.
 
+        A version whose run waits to be started gets no second one.
+
         Raises:
             Replayed: the delivery is stored already.
             Busy: a table is full; nothing is stored.
@@ -81,8 +83,9 @@ class Outbox:
                 if _count(do, "starts") >= self._max_starts:
                     raise Busy
                 do.execute(
-                    "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, 0, ?)",
-                    (start.key, start.name, start.version, now_s),
+                    "INSERT OR IGNORE INTO starts SELECT ?, ?, ?, 0, ? WHERE NOT EXISTS "
+                    "(SELECT 1 FROM starts WHERE name = ? AND version = ?)",
+                    (start.key, start.name, start.version, now_s, start.name, start.version),
                 )
 
     def due(self, now_s: float) -> Start | None:

@@ -136,7 +136,7 @@ class Receiver:
         except SignatureRefused as refused:
             return refused.kind, {"reason": str(refused)}
         try:
-            start = self._requested_run(json.loads(body))
+            start = self._requested_run(json.loads(body), delivery.id)
         except (ValueError, KeyError, TypeError, RecursionError):
             return "malformed", {"delivery": delivery.id}
         facts = {"delivery": delivery.id}
@@ -151,7 +151,7 @@ class Receiver:
         self._dispatcher.wake()
         return ("accepted" if start else "ignored"), facts
 
-    def _requested_run(self, event: dict[str, Any]) -> Start | None:
+    def _requested_run(self, event: dict[str, Any], delivery: str) -> Start | None:
         """Return the requested run of an event, None for other events."""
         if (event["entity"], event["action"]) != ("model_version_alias", "created"):
             return None
@@ -163,9 +163,7 @@ class Receiver:
             raise ValueError
         if alias != self._settings.alias:
             return None
-        settings = self._settings
-        key = start_key(settings.registry, name, version, alias, device=settings.device)
-        return Start(key, name, version)
+        return Start(start_key(self._settings, name, version, delivery=delivery), name, version)
 
     def _count_start(self, result: str) -> None:
         self._starts.labels(result).inc()
@@ -184,9 +182,14 @@ async def _read(request: Request) -> bytes:
     return body
 
 
-def start_key(registry: str, name: str, version: str, alias: str, *, device: str = "") -> str:
-    """Return the idempotency key of a run, equal for every delivery, restart and replica."""
-    parts = [registry, name, version, alias, *([device] if device else [])]
+def start_key(settings: ReceiverSettings, name: str, version: str, *, delivery: str) -> str:
+    """Return the idempotency key of a run, equal for every attempt, restart and replica.
+
+    MLflow repeats a delivery with its id, and gives an alias that moved away and back a new one: the run of
+    before may have failed. Prefect compares keys of all runs of a flow, those of other releases included.
+    """
+    deployment, device = settings.optimize_deployment, settings.device
+    parts = [settings.registry, name, version, settings.alias, deployment, device, delivery]
     digest = sha256(json.dumps(parts).encode()).hexdigest()
     return f"webhook:{digest[:32]}"
 
@@ -225,7 +228,10 @@ def main() -> int:
     try:
         settings = ReceiverSettings.load()
         start = PrefectRunCreator(
-            prefect_client(settings), settings.prefect_api_url, settings.deployment, settings.device
+            prefect_client(settings),
+            settings.prefect_api_url,
+            settings.optimize_deployment,
+            settings.device,
         )
         webhooks, status = make_apps(settings, start)
     except CollageError as error:

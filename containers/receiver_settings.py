@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from collage.release_names import OPTIMIZE_DEPLOYMENT, RELEASE_PATTERN, released
 from collage.settings import CollageSettings
 from containers.connections import ConnectionLimits
 
@@ -29,11 +30,17 @@ class ReceiverSettings(CollageSettings):
         validation_alias=AliasChoices("COLLAGE_RECEIVER__ALIAS", "COLLAGE_ALIAS"),
         description="alias that asks for a run",
     )
+    release: str = Field(
+        default="",
+        pattern=RELEASE_PATTERN,
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__RELEASE", "COLLAGE_RELEASE"),
+        description="name of this installation among those of one Prefect server, as the flows have it",
+    )
     deployment: str = Field(
-        default="optimize-model/optimize",
-        pattern=r"^[^/]+/[^/]+$",
+        default="",
+        pattern=r"^([^/]+/[^/]+)?$",
         validation_alias=AliasChoices("COLLAGE_RECEIVER__DEPLOYMENT", "COLLAGE_DEPLOYMENT"),
-        description="Prefect deployment to run: flow/name",
+        description="Prefect deployment to run, flow/name; empty: optimize-model/optimize of the release",
     )
     device: Literal["", "cpu", "cuda"] = Field(
         default="", description="start runs for environments of this device alone; empty: for all"
@@ -80,6 +87,11 @@ class ReceiverSettings(CollageSettings):
     def _no_empty_secrets(cls, values: dict[str, Any]) -> dict[str, Any]:
         """An optional secret that the chart leaves empty is none."""
         return {name: value for name, value in values.items() if value != ""}
+
+    @property
+    def optimize_deployment(self) -> str:
+        """Deployment that webhooks start runs of, as `flow/name`."""
+        return self.deployment or released(OPTIMIZE_DEPLOYMENT, self.release)
 
     def limits(self) -> ConnectionLimits:
         """Return the limits of each port."""

@@ -18,6 +18,7 @@ from collage.store.blobs import blob_key
 from flows.markdown import plan_rows, summary_markdown
 from flows.names import artifact_key, model_resource
 from flows.results import Outcome
+from flows.settings import release_name
 
 logger = logging.getLogger("prefect.collage")
 
@@ -51,10 +52,11 @@ def plan_ready(model: str, request: CompileRequest, facts: SearchResult) -> obje
         "measured": facts.measured,
         "cached": facts.cached,
     }
-    emit_event("collage.plan.ready", model_resource(model), payload=payload)
+    release = release_name()
+    emit_event("collage.plan.ready", model_resource(model, release), payload=payload)
     return create_table_artifact(
         plan_rows(facts),
-        key=artifact_key("alternatives", model, request.environment, facts.function),
+        key=artifact_key("alternatives", model, request.environment, facts.function, release),
         description=f"Best plans of {facts.function} for {request.environment}, as predicted",
     )
 
@@ -73,10 +75,10 @@ def verdict(model: str, version: str, outcome: Outcome) -> None:
         "reason": outcome.reason,
     }
     if outcome.moved or not outcome.accepted:
-        emit_event(event, model_resource(model), payload=payload)
+        emit_event(event, model_resource(model, release_name()), payload=payload)
     create_markdown_artifact(
         summary_markdown(model, version, outcome),
-        key=artifact_key("summary", model, outcome.environment),
+        key=artifact_key("summary", model, outcome.environment, release_name()),
         description=f"{model} {version} for {outcome.environment}: {outcome.status}",
     )
 
@@ -87,7 +89,7 @@ def report_link(model: str, environment: str, store: str, report: str) -> object
     return create_link_artifact(
         blob_url(store, report),
         link_text="report.html",
-        key=artifact_key("report", model, environment),
+        key=artifact_key("report", model, environment, release_name()),
         description=f"Why each choice won, for {environment}",
     )
 

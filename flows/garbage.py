@@ -11,7 +11,7 @@ from collage.store.gc import OLDER_S, Retention, Sweep
 from collage.store.gc import collect_garbage as sweep_store
 from flows.artifacts import recorded
 from flows.names import artifact_key
-from flows.settings import flow_settings
+from flows.settings import flow_settings, release_name
 
 LISTED = 200
 
@@ -45,4 +45,5 @@ def collect_garbage(
 @recorded
 def _list(sweep: Sweep) -> None:
     rows = [{"object": entry.key, "bytes": entry.size_bytes} for entry in sweep.deleted[:LISTED]]
-    create_table_artifact(rows, key=artifact_key("garbage"), description="What no bundle reaches")
+    key = artifact_key("garbage", release_name())
+    create_table_artifact(rows, key=key, description="What no bundle reaches")

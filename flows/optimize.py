@@ -37,6 +37,7 @@ from collage.pipeline.results import node_digest, read_result
 from collage.registry import VersionStatus
 from collage.store import open_store
 from flows import artifacts
+from flows.cancellation import end_jobs, note_requests
 from flows.environments import open_compile_service
 from flows.names import REJECTED
 from flows.results import Outcome, Submitted, failed, is_rejection, overall, plain, reasons
@@ -65,6 +66,7 @@ def _run_name() -> str:
     name="optimize-model",
     flow_run_name=_run_name,
     task_runner=ThreadPoolTaskRunner(max_workers=TASKS_AT_ONCE),  # type: ignore[arg-type]
+    on_cancellation=[end_jobs],
 )
 def optimize_model(
     model: str,
@@ -91,6 +93,7 @@ def optimize_model(
         submitted = retried(import_model, settings)(
             model, version, environments, options, device=device, samples=samples
         )  # fmt: skip
+        note_requests(submitted.requests)
         outcomes = _optimize(submitted, settings)
         if not is_address(model):
             retried(conclude, settings)(submitted, outcomes)

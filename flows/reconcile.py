@@ -1,43 +1,47 @@
 """`reconcile_registry`: starts the runs that are due after a lost webhook, a crash or a changed machine."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.client.schemas.sorting import FlowRunSort
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
+from collage.errors import OptionError
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.results import node_digest
 from collage.registry import ModelVersion, Registry
 from collage.store import open_store
+from flows.cancellation import end_jobs_of_cancelled_runs, optimize_deployment
 from flows.environments import chosen_environments, open_compile_service
+from flows.own_runs import cancel_late_runs, own_runs
 from flows.reconcile_policy import RunFact, reason_to_start, start_key
 from flows.settings import FlowSettings, flow_settings
 from flows.tasks import configured_registry, retried
-
-PAGE, PAGES = 200, 10
-"""Page size and number of pages of the examined runs, the latest first."""
 
 
 @flow(name="reconcile-registry")
 def reconcile_registry(check_environments: bool = False) -> State:
     """Start an optimize run for every registry candidate that needs one.
 
+    Late runs of this flow are cancelled: this one does their work, a probe of the nodes included.
+
     Args:
         check_environments: True also probes the nodes for changed hardware, driver or toolchains.
     """
     settings = flow_settings()
-    started = retried(reconcile, settings)(check_environments)
+    late = _late_runs()
+    asked = check_environments or any(run.parameters.get("check_environments") for run in late)
+    started = retried(reconcile, settings)(asked)
     return Completed(message=f"{len(started)} started", data=started)
 
 
@@ -49,7 +53,10 @@ def reconcile(check_environments: bool) -> list[str]:
     versions = list(registry.candidates())
     nodes = _nodes(registry, versions, settings, check_environments)
     with get_client(sync_client=True) as client:
-        runs = _runs_by_version(client, settings)
+        target = _deployment(client, settings)
+        runs = _runs_by_version(own_runs(client, target, "optimize-model"))
+        for name in end_jobs_of_cancelled_runs(client, target, settings):
+            get_run_logger().info("deleted the Job %s of a cancelled run", name)
     started = []
     for version in versions:
         own = [*runs.get((version.name, version.version), ()), *runs.get((version.name, ""), ())]
@@ -64,9 +71,9 @@ def reconcile(check_environments: bool) -> list[str]:
 
 def _start(version: ModelVersion, runs: Sequence[RunFact], settings: FlowSettings) -> None:
     run_deployment(
-        settings.deployment,
+        settings.optimize_deployment,
         parameters={"model": version.name, "version": version.version},
-        idempotency_key=start_key(version.name, version.version, runs),
+        idempotency_key=start_key(version, runs, settings.release),
         timeout=0,
         as_subflow=False,
     )
@@ -98,30 +105,39 @@ def _nodes(
 def _deployment_parameters(settings: FlowSettings) -> Mapping[str, Any]:
     """Return the parameters of the deployment's runs, empty without a deployment."""
     with get_client(sync_client=True) as client:
-        try:
-            return client.read_deployment_by_name(settings.deployment).parameters
-        except ObjectNotFound:
-            return {}
+        target = optimize_deployment(client, settings)
+    return target.parameters if target else {}
 
 
-def _runs_by_version(
-    client: SyncPrefectClient, settings: FlowSettings
-) -> Mapping[tuple[str, str], list[RunFact]]:
-    """Return the runs of each (model, version), the latest first; a run without a version has ""."""
-    flow_name = settings.deployment.partition("/")[0]
-    runs_by_version: dict[tuple[str, str], list[RunFact]] = {}
-    for page in range(PAGES):
-        runs = client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])),
-            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-            limit=PAGE,
-            offset=page * PAGE,
+def _deployment(client: SyncPrefectClient, settings: FlowSettings) -> DeploymentResponse:
+    """Return the deployment to start runs of. Raises OptionError before the set-up."""
+    target = optimize_deployment(client, settings)
+    if target is None:
+        raise OptionError(
+            f"Prefect has no deployment {settings.optimize_deployment}: run python -m flows.setup with the "
+            "settings of this installation, or correct COLLAGE_RELEASE and COLLAGE_DEPLOYMENT"
         )
-        for run in runs:
-            named = (str(run.parameters.get("model")), str(run.parameters.get("version") or ""))
-            runs_by_version.setdefault(named, []).append(_fact(run))
-        if len(runs) < PAGE:
-            break
+    return target
+
+
+def _late_runs() -> list[FlowRun]:
+    """Cancel the late runs of the current run's deployment; return them."""
+    if not deployment.id:
+        return []
+    reason = f"late: the run {flow_run.name} does its work"
+    with get_client(sync_client=True) as client:
+        late = cancel_late_runs(client, UUID(deployment.id), reason)
+    if late:
+        get_run_logger().info("%d late runs cancelled: this one does their work", len(late))
+    return late
+
+
+def _runs_by_version(runs: Iterable[FlowRun]) -> Mapping[tuple[str, str], list[RunFact]]:
+    """Return the runs of each (model, version), the latest first; a run without a version has ""."""
+    runs_by_version: dict[tuple[str, str], list[RunFact]] = {}
+    for run in runs:
+        named = (str(run.parameters.get("model")), str(run.parameters.get("version") or ""))
+        runs_by_version.setdefault(named, []).append(_fact(run))
     return runs_by_version
 
 

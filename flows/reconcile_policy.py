@@ -8,7 +8,8 @@ and an unusable model fails every time. The flows' own tags and the alias `optim
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collage.registry import VersionStatus
+from collage.registry import ModelVersion, VersionStatus
+from collage.release_names import released
 from flows.names import REJECTED
 from flows.results import parse_pairs
 
@@ -71,6 +72,10 @@ def _changed(status: VersionStatus, nodes: Mapping[str, str]) -> str:
     return f"the environment changed: {', '.join(changed)}" if changed else ""
 
 
-def start_key(model: str, version: str, runs: Sequence[RunFact]) -> str:
-    """Return the idempotency key of the run: equal decisions from equal runs start one run."""
-    return f"reconcile:{model}:{version}:{runs[0].id if runs else 'first'}"
+def start_key(version: ModelVersion, runs: Sequence[RunFact], release: str) -> str:
+    """Return the idempotency key of the run: equal decisions from equal runs start one run.
+
+    Prefect compares the keys of all runs of a flow, those of other releases included.
+    """
+    key = f"reconcile:{version.name}:{version.version}:{runs[0].id if runs else 'first'}"
+    return released(key, release)

@@ -1,5 +1,6 @@
 """Settings of the flows from environment variables: `COLLAGE_STORE`, `COLLAGE_REGISTRY` and so on."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -7,6 +8,7 @@ from pydantic import Field
 
 from collage.cluster.controller.settings import ClusterSettings
 from collage.options import DeviceName, Options, physical_cores
+from collage.release_names import OPTIMIZE_DEPLOYMENT, RELEASE_PATTERN, released
 from collage.runtime.signature import named_sources
 from collage.settings import CollageSettings
 from collage.store.aliases import AliasSigning
@@ -20,6 +22,11 @@ class FlowSettings(CollageSettings):
 
     store: str = Field(
         description="address of the shared store: a folder, or s3://bucket/prefix?..."
+    )
+    release: str = Field(
+        default="",
+        pattern=RELEASE_PATTERN,
+        description="name of this installation among those of one Prefect server; empty: plain names",
     )
     cache_dir: Path | None = Field(
         default=None, description="local folder for costs; default: the user's cache directory"
@@ -51,7 +58,8 @@ class FlowSettings(CollageSettings):
     retry_delay_s: float = Field(default=10.0, gt=0, description="before the first; then doubled")
     progress_every_s: float = Field(default=5.0, gt=0, description="between reports of progress")
     deployment: str = Field(
-        default="optimize-model/optimize", description="what reconcile starts runs of"
+        default="",
+        description="what reconcile starts runs of; empty: optimize-model/optimize of the release",
     )
     attempts: int = Field(
         default=5, ge=1, description="runs that reconcile starts for a version that keeps failing"
@@ -75,9 +83,19 @@ class FlowSettings(CollageSettings):
         return AliasSigning.configured(self.sign_key, named_sources(self.verify_keys))
 
     @property
+    def optimize_deployment(self) -> str:
+        """Deployment that reconcile starts runs of, as `flow/name`."""
+        return self.deployment or released(OPTIMIZE_DEPLOYMENT, self.release)
+
+    @property
     def local_dir(self) -> Path:
         """The local store."""
         return Options(cache_dir=self.cache_dir).store_dir
+
+
+def release_name() -> str:
+    """Return the release's name, for records of a run: they need no other setting."""
+    return os.environ.get("COLLAGE_RELEASE", "")
 
 
 def flow_settings() -> FlowSettings:

@@ -1,14 +1,21 @@
-"""`python -m flows.setup`: configures the Prefect server for Collage; a repetition changes nothing.
+"""`python -m flows.setup [--adopt]`: configures the Prefect server for Collage; a repetition changes nothing.
 
+owners                  a pool or deployment of another installation is refused (`flows.ownership`)
 work pool               created if absent, else unchanged
+queue of reconcile      before all others, one run at a time: long runs do not delay it
 concurrency limits      one for each measuring environment
 zombie automation       runs without a process become Crashed, so that reconcile starts them again
 deployments             the deployments of prefect.yaml, with the settings filled in
+
+With `--adopt`, deployments without an owner in the pool are this installation's, from before it had a release
+name: their waiting runs move to the deployments of today, and they are deleted.
 """
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +29,10 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 
 from collage.errors import CollageError, OptionError
+from collage.release_names import released
 from flows.environments import environment_names
-from flows.names import limit_name
+from flows.names import RECONCILE_QUEUE, limit_name, models_prefix
+from flows.ownership import check_owner, owner_tag, retire_predecessors
 from flows.settings import FlowSettings, flow_settings
 
 DEPLOYMENTS = Path(__file__).parent.parent / "prefect.yaml"
@@ -32,21 +41,39 @@ SILENCE = timedelta(seconds=540)
 """Silence of a run without a process: three heartbeats of Prefect's default of 180 s."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Configure the server; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m flows.setup")
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="deployments without an owner in the pool are this installation's",
+    )
+    adopt = parser.parse_args(arguments).adopt
     try:
         settings = flow_settings()
         with get_client(sync_client=True) as client:
-            ensure_work_pool(client, settings)
-            for name in environment_names(settings):
-                client.upsert_global_concurrency_limit_by_name(limit_name(name), settings.slots)
-                print(f"limit       {limit_name(name)}: {settings.slots}")
-            ensure_automation(client)
-        deploy(settings)
+            configure(client, settings, adopt=adopt)
     except CollageError as error:
         print(f"flows.setup: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def configure(client: SyncPrefectClient, settings: FlowSettings, *, adopt: bool) -> None:
+    """Configure the server. Raises OptionError for what belongs to another installation."""
+    check_owner(client, settings, adopt=adopt)
+    ensure_work_pool(client, settings)
+    ensure_queue(client, settings)
+    for name in environment_names(settings):
+        limit = limit_name(name, settings.release)
+        client.upsert_global_concurrency_limit_by_name(limit, settings.slots)
+        print(f"limit       {limit}: {settings.slots}")
+    ensure_automation(client)
+    deploy(settings)
+    if adopt:
+        for path in retire_predecessors(client, settings):
+            print(f"deleted     {path}: its waiting runs have moved")
 
 
 def ensure_work_pool(client: SyncPrefectClient, settings: FlowSettings) -> None:
@@ -63,11 +90,24 @@ def ensure_work_pool(client: SyncPrefectClient, settings: FlowSettings) -> None:
     print(f"work pool   {pool.name} ({pool.type})")
 
 
+def ensure_queue(client: SyncPrefectClient, settings: FlowSettings) -> None:
+    """Create or update the queue of reconcile: the first of its pool, one run at a time."""
+    pool = settings.work_pool
+    try:
+        queue = client.read_work_queue_by_name(RECONCILE_QUEUE, work_pool_name=pool)
+    except ObjectNotFound:
+        client.create_work_queue(
+            RECONCILE_QUEUE, concurrency_limit=1, priority=1, work_pool_name=pool
+        )
+    else:
+        if (queue.priority, queue.concurrency_limit) != (1, 1):
+            client.update_work_queue(queue.id, priority=1, concurrency_limit=1)
+    print(f"queue       {RECONCILE_QUEUE} of {pool}")
+
+
 def base_job_template(client: SyncPrefectClient, pool_type: str) -> dict[str, Any]:
     """Return the server's own template for pools of this type."""
-    response = client._client.get("/collections/views/aggregate-worker-metadata")
-    response.raise_for_status()
-    for workers in response.json().values():
+    for workers in client.read_worker_metadata().values():
         if pool_type in workers:
             template: dict[str, Any] = workers[pool_type]["default_base_job_configuration"]
             return template
@@ -77,24 +117,23 @@ def base_job_template(client: SyncPrefectClient, pool_type: str) -> dict[str, An
 def ensure_automation(client: SyncPrefectClient) -> None:
     """Create the automation, or update the one of its name."""
     automation = zombie_automation()
-    response = client._client.post(
-        "/automations/filter", json={"automations": {"name": {"any_": [ZOMBIES]}}}
-    )
-    response.raise_for_status()
-    existing = response.json()
-    body = automation.model_dump(mode="json", exclude={"owner_resource"})
+    expected = automation.model_dump(mode="json", exclude={"owner_resource"})
+    existing = client.read_automations_by_name(ZOMBIES)
     if not existing:
-        client._client.post("/automations/", json=body).raise_for_status()
-    elif not _holds(existing[0], body):
-        client._client.put(f"/automations/{existing[0]['id']}", json=body).raise_for_status()
+        client.create_automation(automation)
+    elif not _holds(existing[0].model_dump(mode="json"), expected):
+        client.update_automation(existing[0].id, automation)
     for extra in existing[1:]:
-        client._client.delete(f"/automations/{extra['id']}").raise_for_status()
+        client.delete_automation(extra.id)
     print(f"automation  {ZOMBIES}")
 
 
 def zombie_automation() -> AutomationCore:
-    """Return the automation for crashed runs, which a self-hosted Prefect server lacks."""
-    return AutomationCore(
+    """Return the automation for crashed runs, which a self-hosted Prefect server lacks.
+
+    Every field is set: the client's update leaves out fields with a default.
+    """
+    automation = AutomationCore(
         name=ZOMBIES,
         description="A run that sent a heartbeat and then nothing has lost its process",
         trigger=EventTrigger(
@@ -115,6 +154,7 @@ def zombie_automation() -> AutomationCore:
             )
         ],
     )
+    return AutomationCore.model_validate(automation.model_dump())
 
 
 def _holds(actual: object, expected: object) -> bool:
@@ -129,6 +169,9 @@ def _holds(actual: object, expected: object) -> bool:
 def deploy(settings: FlowSettings) -> None:
     """Apply prefect.yaml. Raises OptionError with Prefect's output if it fails."""
     filled = {
+        "COLLAGE_SUFFIX": released("", settings.release),
+        "COLLAGE_OWNER": owner_tag(settings),
+        "COLLAGE_MODELS": f"{models_prefix(settings.release)}*",
         "COLLAGE_WORK_POOL": settings.work_pool,
         "COLLAGE_IMAGE": settings.image,
         "COLLAGE_RECONCILE_CRON": settings.reconcile_cron,
@@ -148,4 +191,4 @@ def deploy(settings: FlowSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -225,7 +225,7 @@ def _slot(environment: str, settings: FlowSettings) -> Iterator[None]:
     A failed renewal of the lease does not stop a measurement: at worst a second run measures the same.
     """
     with concurrency(
-        limit_name(environment),
+        limit_name(environment, settings.release),
         strict=True,
         lease_duration=settings.lease_s,
         raise_on_lease_renewal_failure=False,

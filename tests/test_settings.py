@@ -5,6 +5,7 @@ from pydantic import SecretStr
 
 from collage.errors import OptionError
 from collage.settings import CollageSettings, unknown_variables
+from containers.receiver_settings import ReceiverSettings
 
 
 class Sample(CollageSettings):
@@ -48,6 +49,39 @@ def test_what_is_wrong_is_named(environment, values, message):
     environment(**values)
     with pytest.raises(OptionError, match=message):
         Sample.load()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GPU_SHARING",
+        "LIB_OPENVINO",
+        "WORKER_ENV",
+        "IMPORT_MEMORY",
+        "RECEIVER__SECRET",
+        "ONEDNN_VERBOSE",
+    ],
+)
+def test_variables_of_other_parts_are_accepted(environment, name):
+    environment(STORE="s3://b", **{name: "x"})
+    assert Sample.load().store == "s3://b"
+
+
+@pytest.mark.parametrize(
+    "name", ["GPU_SHARNG", "LIBS_OPENVINO", "IMPORT_MEMROY", "RECEIVER_SECRET"]
+)
+def test_misspelt_variables_of_other_parts_are_refused(environment, name):
+    environment(STORE="s3://b", **{name: "x"})
+    with pytest.raises(OptionError, match=f"COLLAGE_{name}"):
+        Sample.load()
+
+
+def test_the_receiver_knows_its_own_variables(environment):
+    environment(
+        RECEIVER__SECRET="a" * 20, RECEIVER__SECRTE="b", RECEIVER__PREFECT_API_URL="http://p"
+    )
+    with pytest.raises(OptionError, match=r"COLLAGE_RECEIVER__SECRTE \(did you mean"):
+        ReceiverSettings.load()
 
 
 def test_a_value_is_never_shown(environment):

@@ -3,7 +3,9 @@
 Aliases and tags are the contract (stages are deprecated): the module reads the request alias and writes
 tags of the version and the result alias. A version is a candidate in MLflow's state READY. A model of
 `mlflow.onnx` has an entry `onnx` in its file `MLmodel`; that small file is fetched first, to avoid the
-download of other flavours.
+download of other flavours. Files are read at the address that the server names, never at `models:/NAME/1`:
+names may hold every character but `/` and `:`, and such an address gives `@`, `?` and `%` meanings of its
+own.
 
 The client's timeouts are seconds: its defaults retry for minutes.
 """
@@ -25,14 +27,19 @@ for _name, _value in _CLIENT_SETTINGS.items():
 import requests  # noqa: E402
 import yaml  # noqa: E402
 from mlflow import MlflowClient, set_registry_uri, set_tracking_uri  # noqa: E402
-from mlflow.artifacts import download_artifacts  # noqa: E402
 from mlflow.entities.model_registry import ModelVersion as Found  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow.store.artifact.artifact_repo import ArtifactRepository  # noqa: E402
 from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
     get_artifact_repository,
 )
 
 from collage.errors import ModelError, RegistryError  # noqa: E402
+from collage.registry.artifact_stores import (  # noqa: E402
+    is_proxied,
+    missing_folder,
+    store_advice,
+)
 from collage.registry.base import (  # noqa: E402
     NO_SAMPLES_TAG,
     SAMPLES,
@@ -101,15 +108,12 @@ class MlflowRegistry:
         return self._version(record)
 
     def download(self, version: ModelVersion, folder: Path) -> Path:
-        data = self._onnx_file(version, folder)
-        artifacts = Path(
-            self._do(
-                f"download {version}",
-                download_artifacts,
-                artifact_uri=_uri(version), dst_path=str(folder), **self._uris,
-            )
-        )  # fmt: skip
-        return _pick(version, artifacts, data)
+        artifacts = self._artifacts(version)
+        data = self._onnx_file(version, artifacts, folder)
+        downloaded = self._read(
+            f"download {version}", artifacts, lambda: artifacts.download_artifacts("", str(folder))
+        )
+        return _pick(version, Path(downloaded), data)
 
     def samples(self, version: ModelVersion, folder: Path, path: str = "") -> tuple[Path, ...]:
         path = path or self._get(version.name, version.version).tags.get(SAMPLES_TAG, "")
@@ -181,25 +185,50 @@ class MlflowRegistry:
     def _version(self, record: Found) -> ModelVersion:
         return ModelVersion(self.url, record.name, str(record.version), record.source or "")
 
-    def _onnx_file(self, version: ModelVersion, folder: Path) -> str:
+    def _artifacts(self, version: ModelVersion) -> ArtifactRepository:
+        """Return MLflow's reader of the version's files."""
+        action = f"locate the files of {version}"
+        address = self._do(
+            action, self._client.get_model_version_download_uri, version.name, version.version
+        )
+        try:
+            reader = get_artifact_repository(address, **self._uris)
+        except ImportError as error:
+            raise RegistryError(f"cannot {action}: {store_advice(address, error)}") from error
+        return getattr(reader, "repo", reader)  # the reader of the address behind `models:/ID`
+
+    def _onnx_file(self, version: ModelVersion, artifacts: ArtifactRepository, folder: Path) -> str:
         """Return the path of the model inside the version, from its file MLmodel."""
-        files = self._do(
-            f"list the files of {version}",
-            lambda: get_artifact_repository(_uri(version), **self._uris).list_artifacts(None),
+        files = self._read(
+            f"list the files of {version}", artifacts, lambda: artifacts.list_artifacts(None)
         )
         if not any(Path(file.path).name == _DESCRIPTION for file in files):
             raise ModelError(
                 f"{version} has no file {_DESCRIPTION}: it was not logged as a model, or not whole. Log "
                 "it with mlflow.onnx.log_model and give that version the alias"
             )
-        file = self._do(
+        file = self._read(
             f"read {_DESCRIPTION} of {version}",
-            download_artifacts,
-            artifact_uri=f"{_uri(version)}/{_DESCRIPTION}",
-            dst_path=str(folder),
-            **self._uris,
+            artifacts,
+            lambda: artifacts.download_artifacts(_DESCRIPTION, str(folder)),
         )
         return _flavour(version, Path(file).read_text(errors="replace"))
+
+    def _read(self, action: str, artifacts: ArtifactRepository, act: Callable[[], T]) -> T:
+        """Return the result of a call of the reader. Raises RegistryError with advice for its store."""
+        address = artifacts.artifact_uri
+        if folder := missing_folder(address):
+            raise RegistryError(
+                f"cannot {action}: the MLflow server {self._server} keeps them in {folder}, a folder that is "
+                "not on this machine. Let it hand out the files: mlflow server --serve-artifacts "
+                "--artifacts-destination"
+            )
+        if is_proxied(address):
+            return self._do(action, act)
+        try:
+            return act()
+        except Exception as error:  # the client of each store has errors of its own
+            raise RegistryError(f"cannot {action}: {store_advice(address, error)}") from error
 
     def _do(self, action: str, act: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         try:
@@ -230,10 +259,6 @@ def _advise(code: str, error: MlflowException) -> str:
             "MLFLOW_TRACKING_TOKEN, of a user who may edit the model"
         )
     return f"{code}. See whether the server answers, and its log"
-
-
-def _uri(version: ModelVersion) -> str:
-    return f"models:/{version.name}/{version.version}"
 
 
 def _flavour(version: ModelVersion, description: str) -> str:

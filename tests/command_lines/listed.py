@@ -113,13 +113,16 @@ PYTEST = "tests/command_lines/test_others.py::test_pytest_finds_the_tests_of_the
 FLOWS = "tests/flows/test_end_to_end.py::test_an_alias_is_all_it_takes"
 PLAN = "tests/pipeline/test_applied_plan.py::test_a_plan_is_measured_and_judged_without_a_search"
 PREFECT = "tests/flows/test_command_lines.py::test_prefects_lines_of_the_documents_run"
+ADOPT = "tests/flows/test_releases.py::test_a_release_adopts_deployments_of_before_it_had_a_name"
+WORKER = "tests/flows/test_releases.py::test_a_worker_refuses_the_pool_of_another"
 
 ELSEWHERE: Mapping[str, str] = {
     "collage compile model.onnx --plan bundle/plan.json": PLAN,
     **dict.fromkeys(
         ("make demo", "make test", "make test-all", "make images", "make pipeline", "make e2e", "make bench",
          "make cuda-check", "make gpu-check", "make chart-docs", "make setup", "make lint", "make types",
-         "make docs", "make notice", "make onnx-tests"),
+         "make docs", "make notice", "make onnx-tests", "make compat",
+         "make compat COMPAT=prefect"),
         MAKE,
     ),
     **dict.fromkeys(
@@ -160,12 +163,17 @@ ELSEWHERE: Mapping[str, str] = {
         "tests/runtime/test_signature.py::test_keys_of_openssl_sign_and_verify",
     "prefect server start": FLOWS,
     "python -m flows.setup": FLOWS,
+    "python -m flows.setup --adopt": ADOPT,
+    "python -m flows.worker": WORKER,
+    "python -m flows.worker --limit 1 --work-queue reconcile": WORKER,
     ".venv/bin/python -m benchmarks.local_functions":
         "tests/benchmarks/test_local_functions.py::test_a_row_has_a_number_for_each_column",
     "prefect worker start --pool collage": FLOWS,
     "prefect deployment run optimize-model/optimize --param model=/path/model.onnx": PREFECT,
     "prefect gcl inspect": PREFECT,
     "prefect gcl update --active-slots": PREFECT,
+    "prefect gcl delete": PREFECT,
+    "prefect deployment delete": PREFECT,
     "python -m tests.quiet --seconds 60": "tests/quiet/test_quiet.py::test_a_compile_is_quiet",
     "python -m containers.serve --bundle DIR": "tests/containers/test_serve.py::test_health_and_metadata",
     "python -m containers.receiver": "tests/containers/test_receiver.py::test_the_alias_starts_one_run",

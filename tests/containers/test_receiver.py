@@ -117,21 +117,59 @@ def test_a_receiver_of_one_device_asks_for_runs_of_it(
     assert second["idempotency_key"] != run["idempotency_key"], "a run for all is another one"
 
 
-def test_two_deliveries_of_one_thing_have_one_key(receiver, prefect, model):
+def test_a_version_that_waits_for_its_run_gets_no_second_one(receive, own_prefect, model):
+    receiver = receive()
     for _ in range(2):
         assert post(receiver, event(model)).status_code == 202
-    wait_for(lambda: receiver.count("webhooks", "accepted") >= 2)
-    wait_for(lambda: [run for run in prefect.runs if run["parameters"]["model"] == model])
-    assert (
-        len(
-            {
-                started_run["idempotency_key"]
-                for started_run in prefect.runs
-                if started_run["parameters"]["model"] == model
-            }
+    assert "collage_receiver_waiting 1.0" in metrics(receiver)
+    own_prefect.down = False
+    wait_for(lambda: "collage_receiver_waiting 0.0" in metrics(receiver))
+    assert len({run["idempotency_key"] for run in own_prefect.runs}) == 1
+
+
+def test_an_alias_that_moves_away_and_back_starts_another_run(receiver, prefect, model):
+    """The first run may have failed: with its key, Prefect would answer with that run."""
+
+    def keys():
+        return {
+            run["idempotency_key"] for run in prefect.runs if run["parameters"]["model"] == model
+        }
+
+    for count in (1, 2):
+        assert post(receiver, event(model)).status_code == 202
+        wait_for(lambda count=count: len(keys()) == count)
+
+
+def test_a_lost_journal_starts_no_run_again(receiver, prefect, model):
+    """A replay of a delivery that the journal has forgotten has the key of its run."""
+    body = event(model)
+    send = headers(body)
+    for _ in range(2):
+        before = len(prefect.runs)
+        assert post(receiver, body, send).status_code == 202
+        wait_for(lambda before=before: len(prefect.runs) > before)
+        wait_for(lambda: "collage_receiver_waiting 0.0" in metrics(receiver))
+        receiver.kill()
+        for file in receiver.folder.glob("journal.db*"):
+            file.unlink()
+        receiver.start()
+    runs = [run for run in prefect.runs if run["parameters"]["model"] == model]
+    assert len({run["idempotency_key"] for run in runs}) == 1
+
+
+def test_releases_have_deployments_and_keys_of_their_own(receive, own_prefect, model, tmp_path):
+    own_prefect.down = False
+    body = event(model)
+    send = headers(body)
+    for release in ("a", "b"):
+        receiver = receive(
+            COLLAGE_RELEASE=release, COLLAGE_RECEIVER__JOURNAL=str(tmp_path / f"{release}.db")
         )
-        == 1
-    )
+        assert post(receiver, body, send).status_code == 202
+        wait_for(lambda receiver=receiver: "collage_receiver_waiting 0.0" in metrics(receiver))
+    assert len({run["idempotency_key"] for run in own_prefect.runs}) == 2
+    names = [path for path in own_prefect.paths if path.startswith("/api/deployments/name/")]
+    assert names == [f"/api/deployments/name/optimize-model/optimize%40{name}" for name in "ab"]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
             "measuring": {"existingSecret": "store-measure"},
             "finishing": {"existingSecret": "store-finish"},
         },
-        "prefect": {"apiUrl": place.reach(server.url), "workPool": "e2e"},
+        "prefect": {"apiUrl": place.reach(server.url), "workPool": "e2e", "release": "e2e"},
         "signing": {"existingSecret": "signing"},
         "registry": {"uri": "mlflow://", "trackingUri": place.reach(mlflow_site.url)},
         "measuring": {"environments": {"cpu": environment}},
@@ -292,7 +292,7 @@ def set_options(server, options):  # noqa: F811
     from prefect.client.schemas.actions import DeploymentUpdate
 
     with get_client(sync_client=True) as prefect:
-        deployment = prefect.read_deployment_by_name("optimize-model/optimize")
+        deployment = prefect.read_deployment_by_name("optimize-model/optimize@e2e")
         prefect.update_deployment(deployment.id, DeploymentUpdate(parameters={"options": options}))
 
 
@@ -302,17 +302,23 @@ def jobs_by_component(plane, namespace):
     return {job.metadata.labels.get("app.kubernetes.io/component") for job in jobs}
 
 
+def container_log(core, pod, container):
+    """Return the last lines of one container."""
+    meta = pod.metadata
+    try:
+        text = core.read_namespaced_pod_log(meta.name, meta.namespace, container=container)
+    except client.ApiException as error:
+        text = f"no log: {error.status}"
+    return f"-- {container}\n{(text or 'nothing')[-6000:]}\n"
+
+
 def pod_logs(plane, namespace):
     """Logs of the pods, by name."""
     actual = {}
     with plane.client() as api:
         core = client.CoreV1Api(api)
         for pod in core.list_namespaced_pod(namespace).items:
-            try:
-                text = core.read_namespaced_pod_log(pod.metadata.name, namespace)
-            except client.ApiException as error:
-                text = f"no log: {error.status}"
-            said = (text or "nothing")[-6000:]
+            said = "".join(container_log(core, pod, name.name) for name in pod.spec.containers)
             actual[pod.metadata.name] = f"== {pod.metadata.name} {pod.status.phase}\n{said}"
         for pair in core.list_namespaced_secret(namespace).items:
             # What Helm keeps is no secret of ours.

@@ -47,6 +47,20 @@ def client(server):
 
 
 @pytest.fixture
+def own_deployments(client):
+    """Delete Collage's deployments afterwards: the next test's installation has another store."""
+    yield
+    delete_deployments(client)
+
+
+def delete_deployments(client):
+    entrypoints = tuple(f"flows.{module}." for module in ("optimize", "reconcile", "garbage"))
+    for deployment in client.read_deployments():
+        if (deployment.entrypoint or "").startswith(entrypoints):
+            client.delete_deployment(deployment.id)
+
+
+@pytest.fixture
 def limit(client):
     """Make the concurrency limit of an environment anew, with no slot taken."""
     from prefect.exceptions import ObjectNotFound
@@ -54,7 +68,7 @@ def limit(client):
     from flows.names import limit_name
 
     def make(environment="local", slots=1):
-        name = limit_name(environment)
+        name = limit_name(environment, "")
         with contextlib.suppress(ObjectNotFound):
             client.delete_global_concurrency_limit_by_name(name)
         client.upsert_global_concurrency_limit_by_name(name, slots)

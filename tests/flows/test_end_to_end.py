@@ -38,7 +38,7 @@ MARKED = {
 
 
 @pytest.fixture
-def worker(server, limit, s3_address, mlflow_site, tmp_path, monkeypatch):  # noqa: F811
+def worker(server, own_deployments, limit, s3_address, mlflow_site, tmp_path, monkeypatch):  # noqa: F811
     """Set the server up as an installation does, with a worker."""
     from flows import setup
 

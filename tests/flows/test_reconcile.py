@@ -10,16 +10,14 @@ pytest.importorskip("prefect")
 
 
 @pytest.fixture
-def deployment(server, client, settings, monkeypatch):
+def deployment(server, client, own_deployments, settings, monkeypatch):
     """A deployment that no worker serves: its runs stay as they were started."""
     from flows import setup
 
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     assert setup.main() == 0
-    created = client.read_deployment_by_name("optimize-model/optimize")
-    yield created
-    client.delete_deployment(created.id)
+    return client.read_deployment_by_name("optimize-model/optimize")
 
 
 def runs(client, deployment, model):

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("prefect")
 
-from collage.registry import VersionStatus
+from collage.registry import ModelVersion, VersionStatus
 from flows.reconcile_policy import RunFact, reason_to_start, start_key
 
 DONE = RunFact("9", "COMPLETED", "Completed")
@@ -53,6 +53,8 @@ def test_reason_to_start(status, runs, nodes, reason):
 
 
 def test_the_same_conclusion_has_the_same_key():
-    assert start_key("m", "1", [BROKEN]) == start_key("m", "1", [BROKEN, DONE])
-    keys = {start_key("m", "1", runs) for runs in ([], [BROKEN], [DONE])}
-    assert len(keys) == 3
+    version = ModelVersion("folder", "m", "1", "")
+    assert start_key(version, [BROKEN], "") == start_key(version, [BROKEN, DONE], "")
+    keys = {start_key(version, runs, "") for runs in ([], [BROKEN], [DONE])}
+    keys.add(start_key(version, [], "models.collage"))
+    assert len(keys) == 4

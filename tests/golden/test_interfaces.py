@@ -30,6 +30,7 @@ from collage.pipeline.request import (
     SearchResult,
 )
 from collage.registry.base import VersionStatus, to_tags
+from collage.release_names import released
 from collage.report.data import ReportData
 from collage.report.explanation import Difference, NodeExplanation, Overview
 from collage.report.summary import Summary
@@ -213,17 +214,23 @@ def test_events_and_artifacts(prefect_calls, tmp_path):
             "events": events,
             "artifacts": keys,
             "flows": flows,
-            "deployments": [one["name"] for one in deployments],
+            "deployments": [
+                released(one["name"].removesuffix("{{ $COLLAGE_SUFFIX }}"), release)
+                for one in deployments
+                for release in ("", "models.collage")
+            ],
             "triggers": [
                 event
                 for one in deployments
                 for trigger in one.get("triggers", ())
                 for event in trigger["expect"]
             ],
-            "limit": limit_name("pool"),
+            "limits": [limit_name("pool", release) for release in ("", "models.collage")],
             "automation": zombie_automation().name,
             "aliases": [version_alias("my model", "3", "pool"), optimized_alias("m", "pool")],
-            "resource": model_resource("my model"),
+            "resources": [
+                model_resource("my model", release) for release in ("", "models.collage")
+            ],
         },
     )
 

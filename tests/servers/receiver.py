@@ -74,6 +74,7 @@ class PrefectRecorder:
 
     def __init__(self) -> None:
         self.runs: list[dict] = []
+        self.paths: list[str] = []
         self.down = False
         recorder = self
 
@@ -85,6 +86,7 @@ class PrefectRecorder:
                 self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
             def _answer(self, body: dict | None) -> None:
+                recorder.paths.append(self.path)
                 if not recorder.down and body is not None:
                     recorder.runs.append(body)
                 data = json.dumps({"id": "d0"}).encode()

@@ -83,6 +83,12 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- required "prefect.apiUrl is required, e.g. http://prefect-server:4200/api" .Values.prefect.apiUrl -}}
 {{- end -}}
 
+{{- /* Name of this installation among those of one Prefect server; empty for plain names. */ -}}
+{{- define "collage.prefectRelease" -}}
+{{- $release := .Values.prefect.release | default (printf "%s.%s" .Release.Namespace .Release.Name) -}}
+{{- ternary "" $release (eq $release "-") -}}
+{{- end -}}
+
 {{- /* Secrets of the pods that ask, build and measure, as JSON: never the controller's, unless that is asked for. */ -}}
 {{- define "collage.measureSecrets" -}}
 {{- $store := .Values.store -}}
@@ -132,6 +138,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 - {name: COLLAGE_ACCEPTED, value: {{ .Values.registry.accepted | quote }}}
 - {name: COLLAGE_SLOTS, value: {{ .Values.measuring.slots | quote }}}
 - {name: COLLAGE_WORK_POOL, value: {{ .Values.prefect.workPool | quote }}}
+- {name: COLLAGE_RELEASE, value: {{ include "collage.prefectRelease" . | quote }}}
 - {name: COLLAGE_RECONCILE_CRON, value: {{ .Values.schedules.reconcile | quote }}}
 - {name: COLLAGE_ENVIRONMENT_CRON, value: {{ .Values.schedules.environment | quote }}}
 - {name: COLLAGE_GARBAGE_CRON, value: {{ .Values.schedules.garbage | quote }}}
@@ -159,6 +166,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- define "collage.receiverEnvironment" -}}
 - {name: COLLAGE_RECEIVER__JOURNAL, value: /var/lib/collage/receiver.db}
 - {name: COLLAGE_RECEIVER__DEVICE, value: {{ .Values.receiver.device | quote }}}
+- {name: COLLAGE_RELEASE, value: {{ include "collage.prefectRelease" . | quote }}}
 - {name: COLLAGE_REGISTRY, value: {{ .Values.registry.uri | quote }}}
 - {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
