@@ -12,9 +12,7 @@ from urllib.parse import unquote, urlsplit
 from collage.logs import redact
 
 _PROXIED = ("mlflow-artifacts", "http", "https")
-_PROXY = (
-    "or let the MLflow server hand out the files: mlflow server --serve-artifacts --artifacts-destination"
-)
+_PROXY = "or let the MLflow server hand out its files (--serve-artifacts --artifacts-destination)"
 
 
 @dataclass(frozen=True, slots=True)
