@@ -30,13 +30,19 @@ def all_pods(values, environment=None):
     return pods | jobs
 
 
+def all_containers(values):
+    """Yield the name of the pod, the pod and the container of every container."""
+    for name, pod in all_pods(values).items():
+        for container in pod["spec"]["containers"]:
+            yield name, pod, container
+
+
 def with_values(**values):
     return {**charts.ALL, **values}
 
 
 def test_extra_parts_reach_every_pod():
-    for name, pod in all_pods(charts.EXTRAS).items():
-        (container,) = pod["spec"]["containers"]
+    for name, pod, container in all_containers(charts.EXTRAS):
         for variable in charts.EXTRAS["extraEnv"]:
             assert variable in container["env"], name
         for volume in charts.EXTRAS["extraVolumes"]:
@@ -49,8 +55,7 @@ def test_extra_parts_reach_every_pod():
 
 
 def test_the_own_authorities_reach_every_pod():
-    for name, pod in all_pods(charts.EXTRAS).items():
-        (container,) = pod["spec"]["containers"]
+    for name, pod, container in all_containers(charts.EXTRAS):
         values = {variable["name"]: variable.get("value") for variable in container["env"]}
         (folder,) = [
             mount["mountPath"]
@@ -90,10 +95,10 @@ def test_a_variable_is_in_a_container_once():
         ],
         worker={"extraEnv": [{"name": "HOME", "value": "/y"}]},
     )
-    for name, pod in all_pods(values).items():
-        names = [variable["name"] for variable in pod["spec"]["containers"][0]["env"]]
+    for name, _, container in all_containers(values):
+        names = [variable["name"] for variable in container["env"]]
         assert len(names) == len(set(names)), name
-        variables = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert variables["SSL_CERT_FILE"] == "/etc/site/ca.pem"
         assert variables["HOME"] == ("/y" if name == "collage-worker" else "/x")
 
