@@ -8,6 +8,7 @@
     ├── BackendError          a backend is unavailable or refused a region
     ├── MeasureError          no measurement is possible at all              exit code 3
     │   └── ClusterError      Kubernetes refuses, or a Job failed as a whole
+    │       └── GivenUpError  a Job could not start, or waited or ran for too long
     ├── SearchError           no partitioning covers the function            exit code 3
     ├── GateError             the executable is wrong: nothing is written    exit code 4
     │   └── UnprovenError     right, but slower than a framework or not proven to be as fast
@@ -109,6 +110,10 @@ class MeasureError(CollageError):
 
 
 class ClusterError(MeasureError):
+    pass
+
+
+class GivenUpError(ClusterError):
     pass
 
 

@@ -24,7 +24,6 @@ from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from typing import Any
 
-import httpx
 import uvicorn
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -42,6 +41,7 @@ from collage.errors import CollageError
 from collage.logs import configure_logs
 from containers.connections import http_config
 from containers.outbox import Busy, Outbox, Replayed, Start
+from containers.prefect_client import prefect_client
 from containers.receiver_settings import ReceiverSettings
 from containers.run_dispatcher import PrefectRunCreator, RunDispatcher, StartRun
 from containers.webhook_signature import SignatureRefused, verify
@@ -207,18 +207,6 @@ def make_apps(settings: ReceiverSettings, start: StartRun) -> tuple[Starlette, S
         Route("/metrics", receiver.show_metrics),
     ]
     return webhooks, Starlette(routes=status)
-
-
-def prefect_client(settings: ReceiverSettings) -> httpx.AsyncClient:
-    """Return the client of Prefect's API, with the configured credentials."""
-    headers = {}
-    auth = None
-    if settings.prefect_api_key:
-        headers["Authorization"] = f"Bearer {settings.prefect_api_key.get_secret_value()}"
-    elif settings.prefect_auth:
-        user, _, password = settings.prefect_auth.get_secret_value().partition(":")
-        auth = httpx.BasicAuth(user, password)
-    return httpx.AsyncClient(headers=headers, auth=auth, timeout=15.0)
 
 
 def main() -> int:

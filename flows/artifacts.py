@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec
 
 from prefect.artifacts import (
@@ -15,7 +15,7 @@ from prefect.events import emit_event
 from collage.pipeline.request import CompileRequest, SearchResult
 from collage.store import BlobDigest, open_store
 from collage.store.blobs import blob_key
-from flows.markdown import plan_rows, summary_markdown
+from flows.markdown import plan_rows, result_rows, summary_markdown
 from flows.names import artifact_key, model_resource
 from flows.results import Outcome
 from flows.settings import release_name
@@ -80,6 +80,16 @@ def verdict(model: str, version: str, outcome: Outcome) -> None:
         summary_markdown(model, version, outcome),
         key=artifact_key("summary", model, outcome.environment, release_name()),
         description=f"{model} {version} for {outcome.environment}: {outcome.status}",
+    )
+
+
+@recorded
+def results(model: str, version: str, outcomes: Sequence[Outcome]) -> object:
+    """Record the results of all environments as a table, once for a run: metrics count its rows."""
+    return create_table_artifact(
+        result_rows(outcomes),
+        key=artifact_key("results", model),
+        description=f"Results of {model} {version} by environment",
     )
 
 

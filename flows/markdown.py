@@ -1,5 +1,7 @@
 """Rows and markdown of artifacts: the facts of the terminal and the report, for Prefect's pages."""
 
+from collections.abc import Sequence
+
 from collage.pipeline.request import CompileResult, FunctionCompileResult, SearchResult
 from collage.report.formatting import MISSING, duration, printable
 from flows.results import Outcome
@@ -17,6 +19,22 @@ def plan_rows(facts: SearchResult) -> list[dict[str, str | int]]:
             "backends": ", ".join(plan.backends),
         }
         for plan in facts.plans[:ALTERNATIVES]
+    ]
+
+
+def result_rows(outcomes: Sequence[Outcome]) -> list[dict[str, str | int | float]]:
+    """Return one row for each environment of a run; the exporter of metrics reads these columns."""
+    return [
+        {
+            "environment": outcome.environment,
+            "status": outcome.status,
+            "speed-up": f"{outcome.speedup:.2f}" if outcome.speedup else MISSING,
+            "measured": outcome.result.measured if outcome.result else 0,
+            "from the store": outcome.result.cached if outcome.result else 0,
+            "given up": "yes" if outcome.given_up else "no",
+            "reason": printable(outcome.reason),
+        }
+        for outcome in outcomes
     ]
 
 

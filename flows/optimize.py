@@ -95,6 +95,7 @@ def optimize_model(
         )  # fmt: skip
         note_requests(submitted.requests)
         outcomes = _optimize(submitted, settings)
+        artifacts.results(submitted.model, submitted.version, outcomes)
         if not is_address(model):
             retried(conclude, settings)(submitted, outcomes)
     except Exception as error:

@@ -9,6 +9,7 @@ from collage.errors import (
     CollageError,
     DamagedError,
     GateError,
+    GivenUpError,
     InputError,
     RegistryError,
     StoreError,
@@ -39,6 +40,7 @@ class Outcome(_Document):
         node: digest of the node information; "" without a probe.
         bundle: present bundle of `alias`; "" if no bundle passed the gate.
         rejected: True for an unusable model; a repetition does not help.
+        given_up: True if a Job could not start, or waited or ran for too long.
     """
 
     environment: str
@@ -49,6 +51,7 @@ class Outcome(_Document):
     alias: str = ""
     moved: bool = False
     rejected: bool = False
+    given_up: bool = False
     result: CompileResult | None = None
 
     @property
@@ -65,7 +68,7 @@ def failed(environment: str, error: Exception, node: str = "") -> Outcome:
     status: Status = "not-faster" if isinstance(error, UnprovenError) else "failed"
     return Outcome(
         environment=environment, status=status, reason=plain(error), node=node,
-        rejected=is_rejection(error),
+        rejected=is_rejection(error), given_up=isinstance(error, GivenUpError),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.kubernetes.api import Jobs, JobView
 from collage.cluster.kubernetes.pod_reports import MainEnd, Obstacle, PodProblem, can_pass
-from collage.errors import ClusterError
+from collage.errors import GivenUpError
 
 STUCK_S = 25.0
 """Limit of the time in which pods cannot start, in seconds; the Job is deleted then."""
@@ -81,7 +81,7 @@ class JobWatch:
         """Note a poll; return the ends of all active pods if only other containers keep them running.
 
         Raises:
-            ClusterError: waiting for the Job cannot help; it is deleted.
+            GivenUpError: waiting for the Job cannot help; it is deleted.
         """
         now_s = self.clock()
         self._count(view, now_s)
@@ -220,7 +220,7 @@ class JobWatch:
 
     def _give_up(self, reason: str) -> None:
         self.jobs.delete(self.name)
-        raise ClusterError(f"the Job {self.name} was given up: {reason}")
+        raise GivenUpError(f"the Job {self.name} was given up: {reason}")
 
     def _say(self, text: str) -> None:
         if text != self._said:
