@@ -32,6 +32,7 @@ from starlette.routing import Route
 from collage.cluster.controller.environments import read_environments
 from collage.errors import CollageError
 from collage.logs import configure_logs
+from collage.release_names import OPTIMIZE_DEPLOYMENT, RELEASE_PATTERN, released
 from collage.settings import CollageSettings
 from containers.connections import ConnectionLimits, http_config
 from containers.prefect_client import prefect_client
@@ -49,11 +50,17 @@ class MetricsSettings(CollageSettings):
 
     model_config = SettingsConfigDict(env_prefix="COLLAGE_METRICS__", populate_by_name=True)
 
+    release: str = Field(
+        default="",
+        pattern=RELEASE_PATTERN,
+        validation_alias=AliasChoices("COLLAGE_METRICS__RELEASE", "COLLAGE_RELEASE"),
+        description="name of this installation among those of one Prefect server, as the flows have it",
+    )
     deployment: str = Field(
-        default="optimize-model/optimize",
-        pattern=r"^[^/]+/[^/]+$",
+        default="",
+        pattern=r"^([^/]+/[^/]+)?$",
         validation_alias=AliasChoices("COLLAGE_METRICS__DEPLOYMENT", "COLLAGE_DEPLOYMENT"),
-        description="Prefect deployment whose runs are counted: flow/name",
+        description="Prefect deployment whose runs are counted, flow/name; empty: the release's",
     )
     prefect_api_url: str = Field(
         pattern=r"^https?://[^@]+$",
@@ -80,6 +87,11 @@ class MetricsSettings(CollageSettings):
     host: str = Field(default="0.0.0.0", description="address to listen on")
     port: int = Field(default=8081, ge=1, le=65535, description="port of /metrics")
     every_s: float = Field(default=30.0, gt=0, description="between two reads of Prefect's API")
+
+    @property
+    def optimize_deployment(self) -> str:
+        """Deployment whose runs are counted, as `flow/name`."""
+        return self.deployment or released(OPTIMIZE_DEPLOYMENT, self.release)
 
     def environment_names(self) -> list[str]:
         """Return the names of the measuring environments. Raises OptionError for a bad file."""
@@ -156,7 +168,8 @@ def main() -> int:
     except CollageError as error:
         logger.error(str(error))
         return error.exit_code
-    reader = RunReader(prefect_client(settings), settings.prefect_api_url, settings.deployment)
+    client, deployment = prefect_client(settings), settings.optimize_deployment
+    reader = RunReader(client, settings.prefect_api_url, deployment)
     app = make_app(metrics, RunWatcher(reader, metrics), settings.every_s)
     address = (settings.host, settings.port)
     uvicorn.Server(http_config(app, address, ConnectionLimits(), timeout_graceful_shutdown=5)).run()

@@ -88,7 +88,7 @@ def results(model: str, version: str, outcomes: Sequence[Outcome]) -> object:
     """Record the results of all environments as a table, once for a run: metrics count its rows."""
     return create_table_artifact(
         result_rows(outcomes),
-        key=artifact_key("results", model),
+        key=artifact_key("results", model, release_name()),
         description=f"Results of {model} {version} by environment",
     )
 

@@ -1,8 +1,12 @@
-"""Write the chart's README.md from its values.yaml: every value has a comment that begins with `# --`.
+"""Write what follows from the chart's values.yaml, where every value has a comment that begins `# --`.
 
-python helm/readme.py            # write it
+README.md has a table of the values. templates/_defaults.tpl has their defaults for `collage.restore`:
+Helm deletes a default whose value is null, and a template cannot read values.yaml.
+
+python helm/readme.py            # write both
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +15,7 @@ from pathlib import Path
 import yaml
 
 CHART = Path(__file__).parent / "collage"
+DEFAULTS = CHART / "templates" / "_defaults.tpl"
 _LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z]+):(?P<rest>.*)$")
 
 
@@ -24,8 +29,9 @@ class Value:
 
 
 def main() -> None:
-    """Write README.md."""
+    """Write both files."""
     (CHART / "README.md").write_text(readme())
+    DEFAULTS.write_text(defaults())
 
 
 def readme() -> str:
@@ -34,6 +40,17 @@ def readme() -> str:
     rows = [f"| `{value.path}` | `{value.default}` | {value.description} |" for value in values()]
     table = ["| value | default | |", "|---|---|---|", *rows]
     return f"{head}\n## Values\n\n" + "\n".join(table) + "\n"
+
+
+def defaults() -> str:
+    """Return the template with the default of each value, by its path."""
+    content = yaml.safe_load((CHART / "values.yaml").read_text())
+    rows = [
+        f"  {json.dumps(value.path)}: {json.dumps(_at(content, value.path))}" for value in values()
+    ]
+    head = "{{- /* Written by helm/readme.py from values.yaml. */ -}}\n"
+    rows_text = ",\n".join(rows)
+    return f'{head}{{{{- define "collage.defaults" -}}}}\n{{\n{rows_text}\n}}\n{{{{- end -}}}}\n'
 
 
 def values() -> Iterator[Value]:
@@ -55,10 +72,16 @@ def values() -> Iterator[Value]:
             comment = ""
 
 
-def _default(content: object, path: list[str]) -> str:
-    for key in path:
+def _at(content: object, path: str) -> object:
+    for key in path.split("."):
         content = content[key]  # type: ignore[index]
-    text = yaml.safe_dump(content, default_flow_style=True, width=10_000, sort_keys=False)
+    return content
+
+
+def _default(content: object, path: list[str]) -> str:
+    text = yaml.safe_dump(
+        _at(content, ".".join(path)), default_flow_style=True, width=10_000, sort_keys=False
+    )
     return text.removesuffix("\n...\n").strip().replace("|", "\\|")
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.documents import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-METRIC = re.compile(r"\bcollage_(?:receiver|serve)_[a-z_]+")
+METRIC = re.compile(r"\bcollage_(?:receiver|serve|runs?|metrics)_?[a-z_]*")
 FOREIGN = {"kube_deployment_status_replicas_available", "kube_job_status_failed",
            "kube_job_status_active"}  # fmt: skip
 """Of kube-state-metrics: the chart's rules say so."""
@@ -43,10 +43,22 @@ def server_page():
     )
 
 
+def exporter_page():
+    from prometheus_client import generate_latest
+
+    from containers.run_metrics import EndedRun, EnvironmentRecord, RunMetrics
+
+    metrics = RunMetrics()
+    record = EnvironmentRecord("cpu", "optimized")
+    metrics.count(EndedRun("r", "COMPLETED", "Completed", "", 1.0, (record,)))
+    metrics.show({"waiting": 0, "running": 0}, 0.0, 1.0)
+    return generate_latest(metrics.registry).decode()
+
+
 @pytest.fixture
 def exposed(tmp_path):
     """The pages of all parts that have metrics."""
-    return receiver_page(tmp_path) + server_page()
+    return receiver_page(tmp_path) + server_page() + exporter_page()
 
 
 def families(page):
@@ -67,20 +79,24 @@ def test_no_other_part_has_metrics():
         for file in (ROOT / folder).rglob("*.py")
         if re.search(r"prometheus_client|# TYPE collage_", file.read_text())
     }
-    assert users == {"containers/receiver.py", "containers/serving/metrics.py"}
+    assert users == {
+        "containers/metrics_exporter.py", "containers/receiver.py", "containers/run_metrics.py",
+        "containers/serving/metrics.py",
+    }  # fmt: skip
 
 
 def test_every_result_that_is_counted_is_described(exposed):
     results = set(re.findall(r'result="(\w+)"', exposed))
-    assert len(results) == 13
+    assert len(results) == 20
     assert results <= set(re.findall(r"`(\w+)`", PAGE))
 
 
-def rules():
+def rules(metrics=None):
+    """Return the alerts of the chart, in its order."""
     pytest.importorskip("helm_python")
     from tests.helm import charts
 
-    values = {**charts.ALL, "metrics": {"enabled": True}}
+    values = {**charts.ALL, "metrics": {"enabled": True, **(metrics or {})}}
     (rule_object,) = [
         manifest for manifest in charts.render(values) if manifest["kind"] == "PrometheusRule"
     ]
@@ -88,8 +104,22 @@ def rules():
 
 
 def test_the_alerts_of_the_page_are_those_of_the_chart():
-    described = re.findall(r"^\| (Collage\w+) \|", PAGE, re.MULTILINE)
+    described = re.findall(r"^### (Collage\w+)$", PAGE, re.MULTILINE)
     assert sorted(described) == sorted(rule["alert"] for rule in rules())
+
+
+def test_every_runbook_url_has_its_anchor_in_the_page():
+    anchors = {
+        re.sub(r"[^\w-]+", "-", title.lower()).strip("-")
+        for title in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    }
+    for rule in rules():
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert (ROOT / page).is_file()
+        assert anchor in anchors, rule["alert"]
+    (first, *_) = rules({"runbooks": "https://runbooks.example.com/collage"})
+    expected = "https://runbooks.example.com/collage#collageworkerdown"
+    assert first["annotations"]["runbook_url"] == expected
 
 
 def test_alerts_ask_for_metrics_and_results_that_exist(exposed):
@@ -99,7 +129,7 @@ def test_alerts_ask_for_metrics_and_results_that_exist(exposed):
         metrics = set(re.findall(r"([a-z_]+)\{", rule["expr"]))
         assert metrics, rule
         assert metrics <= samples | FOREIGN, rule["alert"]
-        for values in re.findall(r'result=~"([^"]+)"', rule["expr"]):
+        for values in re.findall(r'result=~?"([^"]+)"', rule["expr"]):
             assert set(values.split("|")) <= results, rule["alert"]
 
 

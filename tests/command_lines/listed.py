@@ -181,6 +181,11 @@ ELSEWHERE: Mapping[str, str] = {
         "tests/test_user_backend.py::test_it_competes_with_the_built_in_ones",
     "kubectl get jobs,pods -n collage -l collage.dev/run=RUN":
         "tests/command_lines/test_others.py::test_jobs_and_pods_have_the_label_that_is_asked_for",
+    "kubectl exec deployment/collage-worker -- python -m containers.check prefect": HELM_TEST,
+    "python -m benchmarks.run_dashboard":
+        "tests/benchmarks/test_run_dashboard.py::test_a_simulated_day_is_one_that_prometheus_reads",
+    "python -m containers.metrics_exporter":
+        "tests/flows/test_run_metrics.py::test_every_panel_has_data_of_a_run",
     "kubectl describe deployment RELEASE-worker":
         "tests/command_lines/test_others.py::test_deployments_have_the_names_that_are_asked_for",
     "kubectl describe deployment RELEASE-receiver":
@@ -195,6 +200,9 @@ EXCEPTIONS: Mapping[str, str] = {
     "python -m benchmarks.shapes --weight-heavy onnxruntime": "minutes; tests/assemble has a smaller one",
     "collage run --save": "names an option of a command that is run above",
     "kubectl describe pod -n collage POD": "Kubernetes' own; nothing of ours is in it",
+    "kubectl logs deployment/RELEASE-metrics": "Kubernetes' own; nothing of ours is in it",
+    "kubectl delete jobs -l app.kubernetes.io/part-of=collage": "Kubernetes' own; tests/helm/test_access.py"
+    " finds Jobs by this label",
     "kubectl rollout restart deployment -n collage": "Kubernetes' own; nothing of ours is in it",
     "kubectl rollout restart": "Kubernetes' own; nothing of ours is in it",
     "kubectl logs ...": "Kubernetes' own; tests/e2e/leaks.py looks for secrets in logs through the API",

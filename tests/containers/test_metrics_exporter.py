@@ -224,7 +224,10 @@ def test_settings_are_those_of_prefect(monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://prefect/api")
     monkeypatch.setenv("COLLAGE_DEPLOYMENT", "optimize-model/mine")
     settings = MetricsSettings.load()
-    assert (settings.deployment, settings.prefect_api_key) == ("optimize-model/mine", None)
+    assert (settings.optimize_deployment, settings.prefect_api_key) == ("optimize-model/mine", None)
+    monkeypatch.delenv("COLLAGE_DEPLOYMENT")
+    monkeypatch.setenv("COLLAGE_RELEASE", "team.collage")
+    assert MetricsSettings.load().optimize_deployment == "optimize-model/optimize@team.collage"
     monkeypatch.setenv("COLLAGE_METRICS__EVERY", "1")
     with pytest.raises(OptionError, match="COLLAGE_METRICS__EVERY_S"):
         MetricsSettings.load()

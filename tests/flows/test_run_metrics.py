@@ -27,6 +27,8 @@ pytestmark = pytest.mark.full
 
 pytest.importorskip("prefect")
 
+WAIT_S = 120.0
+"""Of a busy machine; an idle one needs a second."""
 PANELS = json.loads((ROOT / "helm/collage/dashboards/collage.json").read_text())["panels"]
 
 
@@ -101,16 +103,18 @@ def test_every_panel_has_data_of_a_run(service, client, deployment, server, tmp_
     receiver = Receiver(tmp_path / "receiver", server.url)
     try:
         with exporter(server, deployment, tmp_path) as address:
-            wait_for(lambda: sample(address, "collage_metrics_last_read_timestamp_seconds") > 0)
+            wait_for(
+                lambda: sample(address, "collage_metrics_last_read_timestamp_seconds") > 0, WAIT_S
+            )
             targets = [address, receiver.status_url.removeprefix("http://")]
             labels = {"namespace": "ns"}
             with running(Prometheus, tmp_path / "prometheus", targets, labels) as prometheus:
-                wait_for(lambda: len(prometheus.query("up == 1")) == 2)
+                wait_for(lambda: len(prometheus.query("up == 1")) == 2, WAIT_S)
                 _end_runs(service, client, deployment, tmp_path)
                 for result in ("optimized", "given_up"):
                     series = f'collage_runs_ended_total{{result="{result}"}}'
-                    wait_for(lambda series=series: prometheus.query(f"{series} == 1"))
-                wait_for(lambda: prometheus.query('collage_runs{state="waiting"} == 1'))
+                    wait_for(lambda series=series: prometheus.query(f"{series} == 1"), WAIT_S)
+                wait_for(lambda: prometheus.query('collage_runs{state="waiting"} == 1'), WAIT_S)
                 for panel in PANELS:
                     _check_panel(prometheus, panel)
     finally:

@@ -15,6 +15,15 @@ from tests.servers import binaries
 
 CHART = Path(__file__).parents[2] / "helm" / "collage"
 EXAMPLES = sorted(file.stem for file in (CHART / "examples").glob("*.yaml"))
+HOSTILE = {
+    file.stem: yaml.safe_load(file.read_text())
+    for file in sorted((Path(__file__).parent / "hostile").glob("*.yaml"))
+}
+"""Values of clusters that the chart's authors do not have."""
+VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret", "HTTPRoute",
+           "PodMonitor"}  # fmt: skip
+"""Kinds that others bring: no validation of Kubernetes' own knows them."""
 HELM3 = binaries.Recipe("helm.sh/helm/v3", "v3.22.0", "helm.sh/helm/v3/cmd/helm")
 ENOUGH: Mapping[str, Any] = {
     "image": {"repository": "registry.example.com/collage"},

@@ -7,7 +7,7 @@ from kubernetes import client
 
 from collage.cluster.kubernetes.manifests import Kind
 from containers.check import FORBIDDEN, NEEDED
-from containers.cleanup import delete_jobs
+from containers.cleanup import delete_jobs, delete_named
 from tests.helm import charts, flow_jobs
 from tests.helm.requests import (
     MERGE,
@@ -292,5 +292,5 @@ def test_clean_up_deletes_the_jobs_of_this_release_alone(plane, namespace, accou
     assert sorted(delete_jobs(api, namespace, ours)) == ["finishes", "mine"]
     remaining = lambda: {pair.metadata.name for pair in admin.list_namespaced_job(namespace).items}  # noqa: E731
     assert wait_until(lambda: remaining() == {"theirs", "foreign"}), remaining()
-    for name in ("theirs", "foreign"):
-        admin.delete_namespaced_job(name, namespace, propagation_policy="Background")
+    assert delete_named(api, namespace, ["theirs", "foreign", "absent"]) == ["theirs", "foreign"]
+    assert wait_until(lambda: not remaining()), remaining()

@@ -92,12 +92,13 @@ def test_helm_3_leaves_nothing_behind(plane, namespace, helm3, tmp_path):
     )
 
 
-def test_a_failed_hook_leaves_nothing_behind_either(plane, namespace, helm4):
+def test_a_failed_hook_stays_for_its_logs_and_then_goes(plane, namespace, helm4):
     """No node runs its pod, so the set-up Job meets its deadline."""
     before = objects(plane, namespace)
-    values = {**charts.ALL, "setup": {"deadlineSeconds": 2, "cleanUp": False}}
+    values = {**charts.ALL, "setup": {"deadlineSeconds": 2, "ttlSeconds": 8, "cleanUp": False}}
     with pytest.raises(helm_python.HelmError):
         helm4.install(charts.CHART, "collage", values, timeout=20)
+    assert ("jobs", "collage-set-up") in objects(plane, namespace)
     helm4.uninstall("collage")
     assert wait_until(lambda: objects(plane, namespace) == before), (
         objects(plane, namespace) - before
@@ -163,22 +164,29 @@ def test_every_pod_is_admitted_where_restricted_is_enforced(plane, namespace):
 
 def test_every_object_is_accepted_strictly(plane, namespace, tmp_path):
     """What a schema cannot see, e.g. names, selectors, ports: the API server's own validation."""
-    for name in ("laptop", "nvidia-gpu"):
-        for manifest in charts.render(charts.example(name), namespace=namespace):
-            _dry_create(plane, manifest, namespace)
+    files = [charts.example(name) for name in ("laptop", "nvidia-gpu")]
+    for values in [*files, *charts.HOSTILE.values()]:
+        for manifest in charts.render(values, namespace=namespace):
+            if manifest["kind"] not in charts.FOREIGN:
+                _dry_create(plane, manifest, namespace)
 
 
 def _dry_create(plane, manifest, namespace):
     group, _, version = manifest["apiVersion"].rpartition("/")
     base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    kind = manifest["kind"].lower()
-    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
+    plural = _plural(manifest["kind"].lower())
     place = base if plural in POLICY_KINDS else f"{base}/namespaces/{namespace}"
     path = f"{place}/{plural}?dryRun=All&fieldValidation=Strict"
     status, answer = ask(plane, "POST", path, manifest)
     # A pod's account is made with it: a dry run makes none.
     missing = status == 403 and "serviceaccount" in answer["message"]
     assert status == 201 or missing, answer
+
+
+def _plural(kind):
+    if kind.endswith("y"):
+        return kind[:-1] + "ies"
+    return kind + ("es" if kind.endswith("s") else "s")
 
 
 def test_hooks_and_tests_run_on_a_node(plane, namespace, helm4, tmp_path):

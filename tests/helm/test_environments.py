@@ -17,7 +17,8 @@ DEFAULT_ENVIRONMENTS = {"cpu": {"threads": 1, "cpu": 2, "memory": "4Gi"}}
 
 
 def rendered_environments(values):
-    (file,) = [manifest for manifest in charts.render(values) if manifest["kind"] == "ConfigMap"]
+    configs = [manifest for manifest in charts.render(values) if manifest["kind"] == "ConfigMap"]
+    (file,) = [config for config in configs if "environments.yaml" in config["data"]]
     return yaml.safe_load(file["data"]["environments.yaml"])
 
 

@@ -119,6 +119,7 @@ def test_the_readme_is_current_and_complete():
     try:
         spec.loader.exec_module(module)
         assert (charts.CHART / "README.md").read_text() == module.readme(), "run make chart-docs"
+        assert module.DEFAULTS.read_text() == module.defaults(), "run make chart-docs"
         described = {described_value.path for described_value in module.values()}
     finally:
         del sys.modules["readme"]

@@ -1,15 +1,21 @@
 {{- define "collage.name" -}}
-{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimAll "-." -}}
 {{- end -}}
 
 {{- define "collage.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 40 | trimAll "-." -}}
 {{- else if contains (include "collage.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 40 | trimAll "-." -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "collage.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "collage.name" .) | trunc 40 | trimAll "-." -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* The name of the receiver's Service: one label of a domain name that begins with a letter, unlike a release's name. */ -}}
+{{- define "collage.receiverService" -}}
+{{- $name := include "collage.fullname" . | replace "." "-" -}}
+{{- ternary "release-" "" (regexMatch "^[0-9]" $name) }}{{ $name }}-receiver
 {{- end -}}
 
 {{- /* The measuring environments. The default is here: Helm would merge one of values.yaml into the user's. */ -}}
@@ -38,18 +44,6 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: collage
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-{{- end -}}
-
-{{- /* Takes a list of the root and the image's name. */ -}}
-{{- define "collage.image" -}}
-{{- $root := index . 0 -}}
-{{- $image := $root.Values.image -}}
-{{- with index $image (index . 1) -}}
-{{- . -}}
-{{- else -}}
-{{- $repository := required "image.repository is required: where the images controller and measure are" $image.repository -}}
-{{- printf "%s/%s:%s" ($repository | trimSuffix "/") (index . 1) ($image.tag | default $root.Chart.AppVersion) -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "collage.store" -}}
@@ -146,9 +140,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 - {name: COLLAGE_CLUSTER__NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: COLLAGE_CLUSTER__MEASURE_IMAGE, value: {{ include "collage.image" (list . "measure") | quote }}}
 - {name: COLLAGE_CLUSTER__CONTROLLER_IMAGE, value: {{ include "collage.image" (list . "controller") | quote }}}
-- {name: COLLAGE_CLUSTER__SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-measure}
+- {name: COLLAGE_CLUSTER__SERVICE_ACCOUNT, value: {{ include "collage.account" (list . "measure") }}}
 - {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ include "collage.measureSecrets" . | quote }}}
-- {name: COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-finish}
+- {name: COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT, value: {{ include "collage.account" (list . "finish") }}}
 - {name: COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS, value: {{ include "collage.finishSecrets" . | quote }}}
 - {name: COLLAGE_CLUSTER__IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy | quote }}}
 {{- with include "collage.signingSecret" . }}
@@ -173,11 +167,19 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{ include "collage.telemetryOff" . }}
 {{- end -}}
 
-{{- /* Secrets that a container is told: the receiver, which strangers may call, knows Prefect's alone. */ -}}
+{{- /* The exporter knows Prefect alone, and refuses variables that it does not know. */ -}}
+{{- define "collage.metricsEnvironment" -}}
+- {name: COLLAGE_RELEASE, value: {{ include "collage.prefectRelease" . | quote }}}
+- {name: COLLAGE_ENVIRONMENTS_FILE, value: /etc/collage/environments.yaml}
+- {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
+{{ include "collage.telemetryOff" . }}
+{{- end -}}
+
+{{- /* Secrets that a container is told: the receiver, which strangers may call, and the exporter know Prefect's alone. */ -}}
 {{- define "collage.environmentFrom" -}}
 {{- $values := .root.Values -}}
 {{- $names := list $values.store.existingSecret $values.store.recordKey.existingSecret -}}
-{{- if eq .name "receiver" -}}
+{{- if has .name (list "receiver" "metrics") -}}
 {{- $names = list $values.prefect.existingSecret -}}
 {{- else if eq (.image | default "controller") "measure" -}}
 {{- $names = include "collage.measureSecrets" .root | fromJsonArray -}}
