@@ -187,3 +187,13 @@ def test_the_original_file_is_refused_where_it_is_proven_slower():
         noisy = compared({"plan": 1.0, "baseline": 1.0}, Persistent(seed, 0.3, 0.5), 0.3)
         verdicts.add(judge_original(noisy, "plan", ["baseline"]).verdict)
     assert verdicts == {Verdict.NOT_SLOWER}
+
+
+@pytest.mark.parametrize(
+    ("plan_s", "verdict"), [(12.5e-6, Verdict.NOT_SLOWER), (20e-6, Verdict.SLOWER)]
+)
+def test_calls_of_microseconds_do_not_refuse_the_original_file(plan_s, verdict):
+    """Handing on outputs costs a few microseconds; a plan of regions has no such allowance."""
+    comparison = compared({"plan": plan_s, "baseline": 8.6e-6}, Independent(0, 0.02))
+    assert judge_original(comparison, "plan", ["baseline"]).verdict is verdict
+    assert judge(comparison, "plan", ["baseline"], NOISE).verdict is Verdict.SLOWER
