@@ -1,6 +1,5 @@
 """The compile service of each environment: this machine for `local`, the cluster for all others."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -91,17 +90,24 @@ def _environments(settings: FlowSettings) -> dict[str, MeasuringEnvironment]:
     return read_environments(settings.environments_file)
 
 
-@functools.cache
 def _cluster_service(settings: FlowSettings) -> "ClusterCompileService":
     """Return the service of this process; it caches the information of nodes."""
-    from collage.cluster.controller.compile_service import ClusterCompileService
-
     if settings.cluster is None:
         raise OptionError("the cluster is not configured: set COLLAGE_CLUSTER__MEASURE_IMAGE")
-    return ClusterCompileService(
-        settings.store,
-        settings.local_dir,
-        settings.cluster,
-        _environments(settings),
-        notice=warn_run,
-    )
+    key = settings.model_dump_json()  # mappings among the settings have no hash
+    if key not in _cluster_services:
+        from collage.cluster.controller.compile_service import ClusterCompileService
+
+        service = ClusterCompileService(
+            settings.store,
+            settings.local_dir,
+            settings.cluster,
+            _environments(settings),
+            notice=warn_run,
+        )
+        return _cluster_services.setdefault(key, service)
+    return _cluster_services[key]
+
+
+_cluster_services: dict[str, "ClusterCompileService"] = {}
+"""Services of this process, by their settings."""
