@@ -7,8 +7,9 @@
     │   └── OptionError       an unknown backend, a bad value
     ├── BackendError          a backend is unavailable or refused a region
     ├── MeasureError          no measurement is possible at all              exit code 3
-    │   └── ClusterError      Kubernetes refuses, or a Job failed as a whole
-    │       └── GivenUpError  a Job could not start, or waited or ran for too long
+    │   ├── ClusterError      Kubernetes refuses, or a Job failed as a whole
+    │   │   └── GivenUpError  a Job could not start, or waited or ran for too long
+    │   └── LimitError        a limit of cost is reached: nothing more is measured
     ├── SearchError           no partitioning covers the function            exit code 3
     ├── GateError             the executable is wrong: nothing is written    exit code 4
     │   └── UnprovenError     right, but slower than a framework or not proven to be as fast
@@ -94,7 +95,18 @@ class ModelError(InputError):
 
 
 class DimensionError(InputError):
-    pass
+    """A dimension is unbound, unknown or contradictory.
+
+    Attributes:
+        missing: options that bind the unbound dimensions, with 1 for each unknown size; empty where none is
+            unbound.
+    """
+
+    def __init__(
+        self, message: str, missing: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+    ) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class OptionError(InputError):
@@ -115,6 +127,18 @@ class ClusterError(MeasureError):
 
 class GivenUpError(ClusterError):
     pass
+
+
+class LimitError(MeasureError):
+    """A limit of cost is reached.
+
+    Attributes:
+        is_daily: whether it is a limit of a day, after which a repetition may succeed.
+    """
+
+    def __init__(self, message: str, is_daily: bool = False) -> None:
+        super().__init__(message)
+        self.is_daily = is_daily
 
 
 class SearchError(CollageError):

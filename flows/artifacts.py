@@ -73,6 +73,7 @@ def verdict(model: str, version: str, outcome: Outcome) -> None:
         "alias": outcome.alias,
         "speedup": outcome.speedup,
         "reason": outcome.reason,
+        "cost": outcome.cost.model_dump() if outcome.cost else None,
     }
     if outcome.moved or not outcome.accepted:
         emit_event(event, model_resource(model, release_name()), payload=payload)

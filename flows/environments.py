@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
 from collage.cluster.controller.environments import MeasuringEnvironment, read_environments
@@ -9,15 +10,28 @@ from collage.errors import OptionError
 from collage.options import DeviceName
 from collage.pipeline.compile_service import CompileService, LocalCompileService, check_device
 from collage.runtime.target import Target
+from collage.store.usage import BUILD_SUFFIX, NOBODY, WorkOwner
 from flows.progress import warn_run
 from flows.settings import LOCAL, FlowSettings
+from flows.teams import run_limits
 
 if TYPE_CHECKING:
     from collage.cluster.controller.compile_service import ClusterCompileService
 
 
-def open_compile_service(environment: str, settings: FlowSettings) -> CompileService:
+def open_compile_service(
+    environment: str,
+    settings: FlowSettings,
+    owner: WorkOwner = NOBODY,
+    since: date | None = None,
+) -> CompileService:
     """Open the compile service of an environment.
+
+    Args:
+        environment: name of the environment.
+        settings: settings of the flow.
+        owner: run, version and team that its Jobs work for.
+        since: day of the run's start, UTC; None is the present one.
 
     Raises:
         OptionError: the environment is not configured.
@@ -25,7 +39,16 @@ def open_compile_service(environment: str, settings: FlowSettings) -> CompileSer
     if environment == LOCAL:
         return LocalCompileService(settings.store, settings.local_dir, settings.signing())
     _measuring_environment(environment, settings)
-    return _cluster_service(settings)
+    return _cluster_service(settings).on_behalf_of(owner, run_limits(owner.team, settings), since)
+
+
+def node_prices(settings: FlowSettings) -> dict[str, float | None]:
+    """Return the price of a node-second of each place (`collage.store.usage`), None where unknown."""
+    prices: dict[str, float | None] = {LOCAL: settings.price_per_node_second}
+    for name, described in _environments(settings).items():
+        prices[name] = described.price_per_node_second
+        prices[name + BUILD_SUFFIX] = described.build.price_per_node_second
+    return prices
 
 
 def environment_names(settings: FlowSettings) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from collage.pipeline.request import CompileResult, FunctionCompileResult, SearchResult
 from collage.report.formatting import MISSING, duration, printable
+from flows.cost import RunCost
 from flows.results import Outcome
 
 ALTERNATIVES = 10
@@ -32,6 +33,8 @@ def result_rows(outcomes: Sequence[Outcome]) -> list[dict[str, str | int | float
             "measured": outcome.result.measured if outcome.result else 0,
             "from the store": outcome.result.cached if outcome.result else 0,
             "given up": "yes" if outcome.given_up else "no",
+            "node seconds": round(outcome.cost.node_seconds, 3) if outcome.cost else 0,
+            "GPU seconds": round(outcome.cost.gpu_seconds, 3) if outcome.cost else 0,
             "reason": printable(outcome.reason),
         }
         for outcome in outcomes
@@ -44,9 +47,17 @@ def summary_markdown(model: str, version: str, outcome: Outcome) -> str:
     parts = [title, _cell(outcome.reason)]
     if outcome.result:
         parts += [_latencies(outcome.result), _work(outcome.result)]
+    if outcome.cost:
+        parts.append(cost_text(outcome.cost))
     if outcome.bundle:
         parts.append(f"`collage fetch STORE {outcome.alias}` brings bundle `{outcome.bundle}`")
     return "\n\n".join(part for part in parts if part)
+
+
+def cost_text(cost: RunCost) -> str:
+    """Return the cost of a run in words."""
+    text = f"cost: {cost.node_seconds:,.1f} node-seconds, {cost.gpu_seconds:,.1f} GPU-seconds"
+    return text if cost.price is None else f"{text}, price {cost.price:,.4f}"
 
 
 def _latencies(result: CompileResult) -> str:

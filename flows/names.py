@@ -12,6 +12,9 @@ RECONCILE_QUEUE = "reconcile"
 REJECTED = "Rejected"
 """State of a run with an unusable model; a repetition does not help."""
 
+OVER_LIMIT = "OverLimit"
+"""State of a run that a daily limit of cost stopped; it may start again when the limit allows."""
+
 
 def limit_name(environment: str, release: str) -> str:
     """Return the name of an environment's concurrency limit.

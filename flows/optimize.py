@@ -38,9 +38,20 @@ from collage.registry import VersionStatus
 from collage.store import open_store
 from flows import artifacts
 from flows.cancellation import end_jobs, note_requests
+from flows.cost import run_cost
 from flows.environments import open_compile_service
-from flows.names import REJECTED
-from flows.results import Outcome, Submitted, failed, is_rejection, overall, plain, reasons
+from flows.names import OVER_LIMIT, REJECTED
+from flows.results import (
+    Outcome,
+    Submitted,
+    explained,
+    failed,
+    is_limited,
+    is_rejection,
+    overall,
+    plain,
+    reasons,
+)
 from flows.settings import FlowSettings, flow_settings
 from flows.tasks import (
     conclude,
@@ -99,10 +110,13 @@ def optimize_model(
         if not is_address(model):
             retried(conclude, settings)(submitted, outcomes)
     except Exception as error:
+        reason = plain(error)
         if not is_address(model):
-            _mark_failed(model, version, error, settings)
+            reason = _mark_failed(model, version, error, settings)
         if is_rejection(error):
-            return Failed(name=REJECTED, message=plain(error))
+            return Failed(name=REJECTED, message=reason)
+        if is_limited(error):
+            return Failed(name=OVER_LIMIT, message=reason)
         raise
     return _final_state(outcomes)
 
@@ -121,16 +135,16 @@ class _Chain:
 
 def _optimize(submitted: Submitted, settings: FlowSettings) -> list[Outcome]:
     """Run all environments at once; the failure of one does not affect the others."""
-    probes = [retried(probe, settings).submit(request) for request in submitted.requests]
+    probes = [retried(probe, settings).submit(submitted, request) for request in submitted.requests]
     chains = [
-        _start(submitted.model, request, described, settings)
+        _start(submitted, request, described, settings)
         for request, described in zip(submitted.requests, probes, strict=True)
     ]
     return [_settle(submitted, chain, settings) for chain in chains]
 
 
 def _start(
-    model: str,
+    submitted: Submitted,
     request: CompileRequest,
     described: PrefectFuture[NodeInformation],
     settings: FlowSettings,
@@ -142,8 +156,11 @@ def _start(
             get_run_logger().info("%s: unchanged since it was finished", request.environment)
             return _Chain(request, facts, finished_before)
         names = open_compile_service(request.environment, settings).functions(request)
-        searches = retried(search, settings).map(unmapped(model), unmapped(request), list(names))
+        searches = retried(search, settings).map(
+            unmapped(submitted), unmapped(request), list(names)
+        )
         finished = retried(finish, settings).submit(
+            submitted,
             request,
             facts,
             searches,  # type: ignore[arg-type]  # Prefect waits for the futures
@@ -163,9 +180,10 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
         )
         artifacts.report_link(submitted.model, request.environment, settings.store, result.report)
     except Exception as error:  # noqa: BLE001 - any exception: the other environments continue
-        outcome = failed(
-            request.environment, error, node_digest(chain.facts) if chain.facts else ""
-        )
+        node = node_digest(chain.facts) if chain.facts else ""
+        outcome = failed(request.environment, error, node, submitted.options_place)
+    cost = run_cost(submitted.owner, request.environment, submitted.started, settings)
+    outcome = outcome.model_copy(update={"cost": cost})
     get_run_logger().info("%s: %s: %s", request.environment, outcome.status, outcome.reason)
     artifacts.verdict(submitted.model, submitted.version, outcome)
     return outcome
@@ -183,14 +201,20 @@ def _awaited(chain: _Chain) -> tuple[NodeInformation, CompileResult]:
     return chain.facts, result
 
 
-def _mark_failed(model: str, version: str | None, error: Exception, settings: FlowSettings) -> None:
-    """Tag the version with the reason, if the registry answers."""
+def _mark_failed(model: str, version: str | None, error: Exception, settings: FlowSettings) -> str:
+    """Tag the version with the reason, if the registry answers; return the reason."""
     try:
         registry = configured_registry(settings)
         registered = registry.find(model, version)
-        registry.record_status(registered, VersionStatus(status="failed", reason=plain(error)))
+        # the import has recorded the digest of the options that this run had
+        digest = registry.status(registered).options_digest
+        reason = explained(error, registry.options_place(registered))
+        status = VersionStatus(status="failed", reason=reason, options_digest=digest)
+        registry.record_status(registered, status)
     except Exception as again:  # noqa: BLE001 - the run fails with the first error, which matters more
         get_run_logger().warning("the registry was not told: %s", plain(again))
+        return plain(error)
+    return reason
 
 
 def _final_state(outcomes: Sequence[Outcome]) -> State:
@@ -199,4 +223,6 @@ def _final_state(outcomes: Sequence[Outcome]) -> State:
         return Completed(message=message, data=list(outcomes))
     failures = [outcome for outcome in outcomes if outcome.status == "failed"]
     name = REJECTED if all(outcome.rejected for outcome in failures) else None
+    if any(outcome.limited for outcome in failures):
+        name = OVER_LIMIT
     return Failed(name=name, message=message)

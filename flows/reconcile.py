@@ -1,7 +1,7 @@
 """`reconcile_registry`: starts the runs that are due after a lost webhook, a crash or a changed machine."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,25 @@ from prefect.states import Completed
 from collage.errors import OptionError
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.results import node_digest
-from collage.registry import ModelVersion, Registry
+from collage.registry import Registry
 from collage.store import open_store
+from collage.store.usage import today
+from collage.store.usage_limits import DayUsage
 from flows.cancellation import end_jobs_of_cancelled_runs, optimize_deployment
 from flows.environments import chosen_environments, open_compile_service
 from flows.own_runs import cancel_late_runs, own_runs
-from flows.reconcile_policy import RunFact, reason_to_start, start_key
+from flows.reconcile_policy import (
+    OPTIONS_PREFIX,
+    TEAM_PREFIX,
+    RunFact,
+    options_tag,
+    start_key,
+    team_tag,
+)
 from flows.settings import FlowSettings, flow_settings
+from flows.start_plan import DueVersion, plan_starts
 from flows.tasks import configured_registry, retried
+from flows.teams import Teams, read_teams, run_limits
 
 
 @flow(name="reconcile-registry")
@@ -47,56 +58,68 @@ def reconcile_registry(check_environments: bool = False) -> State:
 
 @task(cache_policy=NO_CACHE)
 def reconcile(check_environments: bool) -> list[str]:
-    """Start the due runs; return their models and versions."""
-    settings = flow_settings()
-    registry = configured_registry(settings)
-    versions = list(registry.candidates())
-    nodes = _nodes(registry, versions, settings, check_environments)
+    """Start the due runs whose team has its turn; return their models and versions."""
+    settings, log = flow_settings(), get_run_logger()
+    registry, teams = configured_registry(settings), read_teams(settings.teams_file)
+    nodes = _nodes(registry, settings, check_environments)
     with get_client(sync_client=True) as client:
         target = _deployment(client, settings)
         runs = _runs_by_version(own_runs(client, target, "optimize-model"))
         for name in end_jobs_of_cancelled_runs(client, target, settings):
-            get_run_logger().info("deleted the Job %s of a cancelled run", name)
-    started = []
-    for version in versions:
-        own = [*runs.get((version.name, version.version), ()), *runs.get((version.name, ""), ())]
-        reason = reason_to_start(registry.status(version), own, nodes, settings.attempts)
-        if reason:
-            _start(version, own, settings)
-            started.append(f"{version.name} {version.version}")
-            get_run_logger().info("%s %s: %s", version.name, version.version, reason)
-    get_run_logger().info("%d candidates, %d runs started", len(versions), len(started))
-    return started
+            log.info("deleted the Job %s of a cancelled run", name)
+    usage = _day_usage(settings)
+    plan = plan_starts(registry, runs, nodes, settings, teams=teams, usage=usage)
+    for due in plan.starts:
+        _start(due, teams, settings)
+        log.info("%s: %s", due.label, due.reason)
+    for label, reason in plan.refused.items():
+        log.info("%s is not started: %s", label, reason)
+    log.info(
+        "%d runs started, %d versions wait for a turn, %d are over a limit",
+        len(plan.starts), len(plan.waiting), len(plan.refused),
+    )  # fmt: skip
+    return [due.label for due in plan.starts]
 
 
-def _start(version: ModelVersion, runs: Sequence[RunFact], settings: FlowSettings) -> None:
+def _day_usage(settings: FlowSettings) -> DayUsage | None:
+    """Return the usage of the present day; None where nothing is limited, to save the listing."""
+    teams = read_teams(settings.teams_file)
+    names = ("", *teams.by_name)
+    if not any(run_limits(name, settings) for name in names):
+        return None
+    return DayUsage(open_store(settings.store, writes=False), today())
+
+
+def _start(due: DueVersion, teams: Teams, settings: FlowSettings) -> None:
+    version = due.version
     run_deployment(
         settings.optimize_deployment,
         parameters={"model": version.name, "version": version.version},
-        idempotency_key=start_key(version, runs, settings.release),
+        idempotency_key=start_key(version, due.runs, settings.release),
+        tags=[options_tag(due.tags.digest), team_tag(due.team)],
+        work_queue_name=teams.of(due.team).queue or None,
         timeout=0,
         as_subflow=False,
     )
 
 
-def _nodes(
-    registry: Registry, versions: Sequence[ModelVersion], settings: FlowSettings, ask: bool
-) -> dict[str, str]:
+def _nodes(registry: Registry, settings: FlowSettings, ask: bool) -> dict[str, str]:
     """Probe a node of each environment, with the first candidate as the request's model.
 
     Environments and options are those of the deployment's runs: they select the nodes and toolchains.
     """
     parameters = _deployment_parameters(settings)
     chosen = chosen_environments(parameters.get("environments"), parameters.get("device"), settings)
-    if not ask or not versions:
+    first = next(registry.candidates(), None) if ask else None
+    if first is None:
         return {choice.environment: "" for choice in chosen}
     options = RequestOptions.model_validate(parameters.get("options") or {})
     digests = {}
     store = open_store(settings.store)
     with tempfile.TemporaryDirectory(prefix="collage-reconcile-") as folder:
-        path = registry.download(versions[0], Path(folder))
+        path = registry.download(first, Path(folder))
         for choice in chosen:
-            request = submit(store, path, name=versions[0].name, options=options, **asdict(choice))
+            request = submit(store, path, name=first.name, options=options, **asdict(choice))
             service = open_compile_service(choice.environment, settings)
             digests[choice.environment] = node_digest(service.probe(request))
     return digests
@@ -143,4 +166,8 @@ def _runs_by_version(runs: Iterable[FlowRun]) -> Mapping[tuple[str, str], list[R
 
 def _fact(run: FlowRun) -> RunFact:
     state = run.state_type.value if run.state_type else "SCHEDULED"
-    return RunFact(str(run.id), state, run.state_name or "")
+    options = next((tag for tag in run.tags if tag.startswith(OPTIONS_PREFIX)), "")
+    teams = [tag.removeprefix(TEAM_PREFIX) for tag in run.tags if tag.startswith(TEAM_PREFIX)]
+    return RunFact(
+        str(run.id), state, run.state_name or "", options, team=teams[0] if teams else None
+    )

@@ -1,22 +1,29 @@
 """Results of a version in each environment, and their summary for the version."""
 
+import json
 from collections.abc import Sequence
+from datetime import date
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from collage.errors import (
     CollageError,
     DamagedError,
+    DimensionError,
     GateError,
     GivenUpError,
     InputError,
+    LimitError,
+    OptionError,
     RegistryError,
     StoreError,
     UnprovenError,
 )
 from collage.pipeline.request import CompileRequest, CompileResult
 from collage.registry import VersionStatus
+from collage.store.usage import WorkOwner, today
+from flows.cost import RunCost
 
 Status = Literal["running", "optimized", "not-faster", "failed"]
 
@@ -26,11 +33,29 @@ class _Document(BaseModel):
 
 
 class Submitted(_Document):
-    """A model in the store, with one request for each environment."""
+    """A model in the store, with one request for each environment.
+
+    Attributes:
+        options_digest: digest of the version's own options (`collage.registry.UserTags`).
+        options_place: place of these options in words; "" for a file.
+        team: name of the version's team; "" without one.
+        run: id of the run.
+        started: day of the run's start, UTC.
+    """
 
     model: str
     version: str
     requests: tuple[CompileRequest, ...]
+    options_digest: str = ""
+    options_place: str = ""
+    team: str = ""
+    run: str = ""
+    started: date = Field(default_factory=today)
+
+    @property
+    def owner(self) -> WorkOwner:
+        """The run as the owner of work."""
+        return WorkOwner(run=self.run, model=self.model, version=self.version, team=self.team)
 
 
 class Outcome(_Document):
@@ -41,6 +66,8 @@ class Outcome(_Document):
         bundle: present bundle of `alias`; "" if no bundle passed the gate.
         rejected: True for an unusable model; a repetition does not help.
         given_up: True if a Job could not start, or waited or ran for too long.
+        limited: True where a daily limit of cost was reached; another day helps.
+        cost: cost of the run in the environment; None where it is unknown.
     """
 
     environment: str
@@ -52,7 +79,9 @@ class Outcome(_Document):
     moved: bool = False
     rejected: bool = False
     given_up: bool = False
+    limited: bool = False
     result: CompileResult | None = None
+    cost: RunCost | None = None
 
     @property
     def accepted(self) -> bool:
@@ -63,13 +92,34 @@ class Outcome(_Document):
         return self.result.speedup if self.result else None
 
 
-def failed(environment: str, error: Exception, node: str = "") -> Outcome:
+def failed(environment: str, error: Exception, node: str = "", options_place: str = "") -> Outcome:
     """Return the result of an error; an unproven bundle is a verdict of the gate and no failure."""
     status: Status = "not-faster" if isinstance(error, UnprovenError) else "failed"
     return Outcome(
-        environment=environment, status=status, reason=plain(error), node=node,
+        environment=environment, status=status, reason=explained(error, options_place), node=node,
         rejected=is_rejection(error), given_up=isinstance(error, GivenUpError),
+        limited=is_limited(error),
     )  # fmt: skip
+
+
+def explained(error: Exception, options_place: str) -> str:
+    """Return the text of an error, with what a registered version's owner can set.
+
+    Args:
+        error: error of a step.
+        options_place: place of the version's options in words; "" for a file.
+    """
+    text = plain(error)
+    if not options_place or not isinstance(error, DimensionError | OptionError):
+        return text
+    if isinstance(error, DimensionError) and error.missing:
+        return (
+            f"inputs have dimensions of unknown size: set {options_place} to "
+            f"{json.dumps(error.missing)}, with your sizes; then the version is tried again"
+        )
+    if options_place in text:
+        return text
+    return f"{text}; the version's options are {options_place}"
 
 
 def plain(error: Exception) -> str:
@@ -81,8 +131,15 @@ def plain(error: Exception) -> str:
 
 
 def is_rejection(error: BaseException) -> bool:
-    """Tell whether the model, its options or its accuracy is the cause, not the machines."""
+    """Tell whether the model, its options, accuracy or cost is the cause, not the machines."""
+    if isinstance(error, LimitError):
+        return not error.is_daily
     return isinstance(error, (InputError, GateError))
+
+
+def is_limited(error: BaseException) -> bool:
+    """Tell whether a daily limit of cost is the cause."""
+    return isinstance(error, LimitError) and error.is_daily
 
 
 def is_infrastructure(error: BaseException) -> bool:
@@ -112,16 +169,22 @@ def verdict_text(result: CompileResult, promotion: str) -> str:
     return speed + promotion
 
 
-def version_status(outcomes: Sequence[Outcome]) -> VersionStatus:
+def version_status(outcomes: Sequence[Outcome], options_digest: str = "") -> VersionStatus:
     """Return the tags for the registry: the bundle's digest, or one for each of several environments."""
     bundles = {outcome.environment: outcome.bundle for outcome in outcomes if outcome.bundle}
     alone = next(iter(bundles.values()), "") if len(outcomes) == 1 else pairs(bundles)
+    costs = [outcome.cost for outcome in outcomes]
+    cost = sum((cost for cost in costs if cost), RunCost(price=0.0)) if all(costs) else None
     return VersionStatus(
         status=overall(outcomes),
         bundle=alone,
         speedup=slowest_speedup(outcomes),
         reason=reasons(outcomes),
         environment=pairs({outcome.environment: outcome.node for outcome in outcomes}),
+        options_digest=options_digest,
+        node_seconds=cost.node_seconds if cost else None,
+        gpu_seconds=cost.gpu_seconds if cost else None,
+        price=cost.price if cost else None,
     )
 
 

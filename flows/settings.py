@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from collage.cluster.controller.settings import ClusterSettings
 from collage.options import DeviceName, Options, physical_cores
@@ -12,9 +12,48 @@ from collage.release_names import OPTIMIZE_DEPLOYMENT, RELEASE_PATTERN, released
 from collage.runtime.signature import named_sources
 from collage.settings import CollageSettings
 from collage.store.aliases import AliasSigning
+from collage.store.usage_limits import Limit
 
 LOCAL = "local"
 """Name of the environment of the flow's own machine."""
+
+
+class CostLimits(BaseModel):
+    """Limits of usage, in seconds of nodes and of GPUs; a day is one of UTC.
+
+    Attributes:
+        run_node_seconds: limit of one run.
+        model_node_seconds: limit of one model in a day.
+        team_node_seconds: limit of one team in a day.
+        day_node_seconds: limit of all runs in a day.
+        run_gpu_seconds: as above, of GPUs.
+        model_gpu_seconds: as above, of GPUs.
+        team_gpu_seconds: as above, of GPUs.
+        day_gpu_seconds: as above, of GPUs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_node_seconds: float | None = Field(default=None, gt=0)
+    model_node_seconds: float | None = Field(default=None, gt=0)
+    team_node_seconds: float | None = Field(default=None, gt=0)
+    day_node_seconds: float | None = Field(default=None, gt=0)
+    run_gpu_seconds: float | None = Field(default=None, gt=0)
+    model_gpu_seconds: float | None = Field(default=None, gt=0)
+    team_gpu_seconds: float | None = Field(default=None, gt=0)
+    day_gpu_seconds: float | None = Field(default=None, gt=0)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits that are set, each with the name of its setting."""
+        limits = []
+        for scope in ("run", "model", "team", "day"):
+            for unit, name in (("node", "node_s"), ("gpu", "gpu_s")):
+                field = f"{scope}_{unit}_seconds"
+                if (seconds := getattr(self, field)) is not None:
+                    setting = f"COLLAGE_LIMITS__{field.upper()}"
+                    limits.append(Limit(scope, **{name: seconds}, setting=setting))
+        return tuple(limits)
 
 
 class FlowSettings(CollageSettings):
@@ -70,6 +109,20 @@ class FlowSettings(CollageSettings):
     reconcile_cron: str = Field(default="*/10 * * * *", description="for lost webhooks")
     environment_cron: str = Field(default="0 3 * * *", description="for changed environments")
     garbage_cron: str = Field(default="0 4 * * 0", description="lists what could be deleted")
+
+    limits: CostLimits = Field(
+        default_factory=CostLimits,
+        description="of node-seconds and GPU-seconds: COLLAGE_LIMITS__TEAM_NODE_SECONDS and so on",
+    )
+    runs: int = Field(
+        default=100, ge=1, description="under way at a time, to which reconcile starts more"
+    )
+    teams_file: Path | None = Field(
+        default=None, description="YAML with the teams by name: runs at a time, budgets, queues"
+    )
+    price_per_node_second: float | None = Field(
+        default=None, ge=0, description="of the environment `local`, in your currency"
+    )
 
     sign_key: Path | None = Field(
         default=None, description="private Ed25519 key (PEM) that signs bundles and aliases"

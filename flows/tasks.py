@@ -11,11 +11,13 @@ from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.concurrency.sync import concurrency
+from prefect.runtime import flow_run
 from prefect.tasks import exponential_backoff
 
 from collage.entries import find_entries
 from collage.errors import OptionError
 from collage.options import DeviceName
+from collage.pipeline.compile_service import CompileService
 from collage.pipeline.entry_import import read_entry_samples
 from collage.pipeline.model_source import fetch_samples_source, fetch_source, is_address
 from collage.pipeline.request import (
@@ -27,6 +29,7 @@ from collage.pipeline.request import (
     submit,
 )
 from collage.pipeline.results import claim_result, node_digest, promote, read_result
+from collage.pipeline.version_options import VersionOptions, parse_version_options
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
 from collage.store.base import BlobDigest
@@ -34,7 +37,9 @@ from collage.store.bundle_aliases import assign_alias
 from collage.store.bundle_statements import BundleSigning
 from collage.store.manifests import require_proven
 from collage.store.statement import SignedModel
+from collage.store.usage import today
 from flows import artifacts
+from flows.cost import counted, require_room, work_owner
 from flows.environments import EnvironmentChoice, chosen_environments, open_compile_service
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.progress import flow_progress
@@ -47,6 +52,7 @@ from flows.results import (
     version_status,
 )
 from flows.settings import FlowSettings, flow_settings
+from flows.teams import read_teams, team_environments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,20 +70,48 @@ def import_model(
 ) -> Submitted:
     """Copy the model and its samples to the store, with one request for each environment."""
     settings = flow_settings()
-    chosen = chosen_environments(environments, device, settings)
-    with tempfile.TemporaryDirectory(prefix="collage-import-") as folder:
+    with tempfile.TemporaryDirectory(prefix="collage-import-") as name:
+        folder = Path(name)
         if is_address(model):
-            path = fetch_source(model, Path(folder))
-            fetched = [fetch_samples_source(samples, Path(folder))] if samples else []
+            chosen = chosen_environments(environments, device, settings)
+            path = fetch_source(model, folder)
+            fetched = [fetch_samples_source(samples, folder)] if samples else []
             return _submit(path, "", "", chosen, options=options, samples=fetched)
         registry = configured_registry(settings)
         registered = registry.find(model, version)
-        registry.record_status(registered, VersionStatus(status="running"))
-        path = registry.download(registered, Path(folder))
-        sources = registry.samples(registered, Path(folder), samples)
-        return _submit(
-            path, registered.name, registered.version, chosen, options=options, samples=sources
+        tags = registry.user_tags(registered)
+        registry.record_status(
+            registered, VersionStatus(status="running", options_digest=tags.digest)
         )
+        place = registry.options_place(registered)
+        own = parse_version_options(tags.options, place)
+        team = read_teams(settings.teams_file).name_of(registered.name, own.team, tags.team)
+        chosen = _version_environments(own, team, environments, device)
+        path = registry.download(registered, folder)
+        owner = work_owner(registered.name, registered.version, team)
+        require_room(owner, today(), settings)
+        submitted = _submit(
+            path, registered.name, registered.version, chosen, options=own.over(options),
+            samples=registry.samples(registered, folder, samples),
+        )  # fmt: skip
+        return submitted.model_copy(
+            update={
+                "options_digest": tags.digest, "options_place": place, "team": owner.team
+            }
+        )  # fmt: skip
+
+
+def _version_environments(
+    own: VersionOptions, team: str, environments: list[str] | None, device: DeviceName | None
+) -> tuple[EnvironmentChoice, ...]:
+    """Return the environments of a version: its own ones, else its team's, else those of the run.
+
+    The first two stand over the run's device too.
+    """
+    settings = flow_settings()
+    if named := team_environments(own, team, settings):
+        return chosen_environments(named, None, settings)
+    return chosen_environments(environments, device, settings)
 
 
 def _submit(
@@ -97,39 +131,44 @@ def _submit(
     ]
     first = requests[0]
     return Submitted(
-        model=first.name, version=version or first.models[0].model[:12], requests=tuple(requests)
+        model=first.name,
+        version=version or first.models[0].model[:12],
+        requests=tuple(requests),
+        run=str(flow_run.id or ""),
     )
 
 
 @task(task_run_name="probe {request.environment}", cache_policy=NO_CACHE)
-def probe(request: CompileRequest) -> NodeInformation:
+def probe(submitted: Submitted, request: CompileRequest) -> NodeInformation:
     """Probe a node of the environment."""
-    return open_compile_service(request.environment, flow_settings()).probe(request)
+    return _service(submitted, request, flow_settings()).probe(request)
 
 
 @task(task_run_name="search {function} on {request.environment}", cache_policy=NO_CACHE)
-def search(model: str, request: CompileRequest, function: str) -> SearchResult:
+def search(submitted: Submitted, request: CompileRequest, function: str) -> SearchResult:
     """Search the plans of one function with measured costs."""
     settings = flow_settings()
     subject = f"{function} on {request.environment}"
     with (
         _slot(request.environment, settings),
+        counted(submitted.owner, request, "search", since=submitted.started),
         flow_progress(subject, settings.progress_every_s) as progress,
     ):
-        facts = open_compile_service(request.environment, settings).search(
-            request, function, progress
-        )
+        facts = _service(submitted, request, settings).search(request, function, progress)
     get_run_logger().info(
         "%s: %d measured, %d from the store, %d invalid of %d different candidates in %.0f s",
         subject, facts.measured, facts.cached, facts.invalid, facts.unique, facts.seconds,
     )  # fmt: skip
-    artifacts.plan_ready(model, request, facts)
+    artifacts.plan_ready(submitted.model, request, facts)
     return facts
 
 
 @task(task_run_name="finish on {request.environment}", cache_policy=NO_CACHE)
 def finish(
-    request: CompileRequest, facts: NodeInformation, searches: Sequence[SearchResult]
+    submitted: Submitted,
+    request: CompileRequest,
+    facts: NodeInformation,
+    searches: Sequence[SearchResult],
 ) -> CompileResult:
     """Assemble, compare whole, pass the gate and publish, unless another run has a result."""
     settings = flow_settings()
@@ -138,8 +177,11 @@ def finish(
         if finished_before := read_result(store, request, facts):
             return finished_before
         subject = f"whole model on {request.environment}"
-        with flow_progress(subject, settings.progress_every_s) as progress:
-            result = open_compile_service(request.environment, settings).finish(request, progress)
+        with (
+            counted(submitted.owner, request, "finish", since=submitted.started),
+            flow_progress(subject, settings.progress_every_s) as progress,
+        ):
+            result = _service(submitted, request, settings).finish(request, progress)
         return claim_result(
             store, request, facts, result
         )  # another run may have claimed the result
@@ -191,7 +233,7 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
             require_proven(store, BlobDigest(outcome.bundle))
             assign_alias(store, alias, BlobDigest(outcome.bundle), signing=signing)
         registry.accept(version)
-    registry.record_status(version, version_status(outcomes))
+    registry.record_status(version, version_status(outcomes, submitted.options_digest))
 
 
 def retried(step: "Task[P, R]", settings: FlowSettings) -> "Task[P, R]":
@@ -216,6 +258,13 @@ def configured_registry(settings: FlowSettings) -> Registry:
             " s3://..., or a path with its folder (/path/model.onnx)"
         )
     return open_registry(settings.registry, alias=settings.alias, accepted=settings.accepted)
+
+
+def _service(
+    submitted: Submitted, request: CompileRequest, settings: FlowSettings
+) -> CompileService:
+    """Return the compile service of the request's environment, for this run."""
+    return open_compile_service(request.environment, settings, submitted.owner, submitted.started)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from collage.cli.inspect import add_inspect_command
 from collage.cli.registry import add_registry_commands
 from collage.cli.report import add_report_commands
 from collage.cli.store import add_store_commands
+from collage.cli.usage import add_usage_command
 from collage.errors import EXIT_CODES
 
 
@@ -58,4 +59,5 @@ def make_parser() -> argparse.ArgumentParser:
     add_candidates_command(commands)
     add_store_commands(commands)
     add_registry_commands(commands)
+    add_usage_command(commands)
     return parser

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from collage.cli.arguments import Commands, add_command, print_result
 from collage.entries import find_entries
@@ -22,6 +23,9 @@ def add_registry_commands(commands: Commands) -> None:
                         "their external data is added too")  # fmt: skip
     parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE.npz",
                         help="real inputs of the model, one set a file")  # fmt: skip
+    parser.add_argument("--options", type=Path, metavar="FILE",
+                        help="options of the version, JSON or YAML; only with this, a repeated call "
+                        "replaces them")  # fmt: skip
     parser.add_argument(
         "--alias", default="candidate", metavar="NAME",
         help="alias of the version (default candidate: queued for optimization); '' sets none",
@@ -40,6 +44,7 @@ def _register(arguments: argparse.Namespace) -> int:
             f"{arguments.registry} is an MLflow server: register with MLflow's own tools"
         )
     entries = find_entries(arguments.model)
+    options = _version_options(arguments.options) if arguments.options else None
     with ExitStack() as stack:
         files = _sample_files(arguments.samples)
         for entry in entries:
@@ -48,12 +53,26 @@ def _register(arguments: argparse.Namespace) -> int:
             _add_files(files, {name: model.own.path})
             _add_files(files, {name: file.path for name, file in model.external.items()})
         version = registry.add(arguments.name, arguments.version, files)
+    if options is not None:
+        registry.set_options(version, options)
     if arguments.alias:
         registry.set_alias(version, arguments.alias)
     facts = {"name": version.name, "version": version.version, "alias": arguments.alias}
     alias_text = f", {arguments.alias}" if arguments.alias else ""
     print_result(arguments.json, facts, f"{version.name} version {version.version}{alias_text}")
     return 0
+
+
+def _version_options(file: Path) -> dict[str, Any]:
+    """Return the options of a file. Raises OptionError where a version cannot have them."""
+    from collage.pipeline.version_options import options_mapping, parse_version_options
+
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{file} cannot be read: {error}") from error
+    parse_version_options(text, str(file))
+    return options_mapping(text, str(file))
 
 
 def _add_files(files: dict[str, Path], added: Mapping[str, Path]) -> None:

@@ -113,14 +113,14 @@ def _gc_command(commands: Commands) -> argparse.ArgumentParser:
     gc.add_argument(
         "--keep", type=_retention, action="append", default=[], metavar="KIND=30d",
         help="retention of a kind of record since its last write: requests=30d, results=90d, "
-        "searches=90d, costs=180d, shards=30d; repeatable",
+        "searches=90d, costs=180d, shards=30d, usage=400d; repeatable",
     )  # fmt: skip
     return gc
 
 
 def _retention(text: str) -> tuple[str, float]:
     kind, _, age = text.partition("=")
-    if kind not in ("requests", "results", "searches", "costs", "shards"):
+    if kind not in ("requests", "results", "searches", "costs", "shards", "usage"):
         raise argparse.ArgumentTypeError(f"{text!r} names no kind of record")
     return kind, parse_duration(age)
 

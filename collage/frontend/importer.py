@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from collage.errors import InputError, ModelError
+from collage.errors import DimensionError, InputError, ModelError
 from collage.frontend.bodies import (
     MAX_BODIES,
     BodyFile,
@@ -134,7 +134,10 @@ def simplify_model(
             notes.update(dict.fromkeys(bind_shapes(model, dims, shape, advice)))
             notes.update(dict.fromkeys(writer.write(model, name)))
         except InputError as error:
-            raise type(error)(f"{path}: {error}") from error
+            text = f"{path}: {error}"
+            if isinstance(error, DimensionError):
+                raise DimensionError(text, error.missing) from error
+            raise type(error)(text) from error
         functions.append((name, simplified_file(work_dir, name)))
     return Simplified(
         digest,

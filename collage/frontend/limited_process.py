@@ -91,6 +91,8 @@ def answer_limited(answer: Callable[[Question], Mapping[str, Any]]) -> None:
         os._exit(_OUT_OF_MEMORY)
     except CollageError as error:
         content = {"error": type(error).__name__, "message": str(error)}
+        if isinstance(error, DimensionError):
+            content["missing"] = dict(error.missing)
     Path(answer_file).write_text(json.dumps(content))
     os._exit(0)
 
@@ -155,8 +157,15 @@ def _read_answer(path: Path, file: Path) -> dict[str, Any]:
         raise ModelError(f"{path}: the names in it are too many or too long")
     answer: dict[str, Any] = json.loads(content)
     if "error" in answer:
-        raise _KINDS.get(str(answer["error"]), ModelError)(str(answer["message"]))
+        raise _error(answer)
     return answer
+
+
+def _error(answer: Mapping[str, Any]) -> InputError:
+    kind, message = _KINDS.get(str(answer["error"]), ModelError), str(answer["message"])
+    if kind is DimensionError:
+        return DimensionError(message, dict(answer.get("missing", {})))
+    return kind(message)
 
 
 def gib(size_bytes: float) -> str:

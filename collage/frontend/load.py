@@ -176,7 +176,7 @@ def bind_shapes(
         if not value.type.tensor_type.HasField("shape") or any(map(_dynamic, dimensions)):
             unbound.append(value)
     if unbound:
-        raise DimensionError(_how_to_bind(unbound, owner))
+        raise DimensionError(_how_to_bind(unbound, owner), _missing_options(unbound, owner))
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
@@ -281,6 +281,24 @@ def _how_to_bind(unbound: Sequence[onnx.ValueInfoProto], owner: str) -> str:
     lines.append("(replace each ? by a number; repeat with other shapes for several shape sets)")
     lines.append("  or --samples PATH: real inputs, which have shapes")
     return "\n".join(lines)
+
+
+def _missing_options(
+    unbound: Sequence[onnx.ValueInfoProto], owner: str
+) -> dict[str, dict[str, object]]:
+    """Return options that bind the inputs: names where every open dimension has one, else shapes."""
+    dims: dict[str, object] = {}
+    shapes: dict[str, object] = {}
+    for value in unbound:
+        shape = value.type.tensor_type.shape.dim
+        names = [dim.dim_param for dim in shape if _dynamic(dim)]
+        if names and not UNNAMED.intersection(names):
+            dims |= {f"{owner}{name}": 1 for name in names}
+        else:
+            sizes = [1 if _dynamic(dim) else dim.dim_value for dim in shape]
+            shapes[f"{owner}{value.name}"] = sizes or [1]
+    options = {"dims": dims, "shapes": shapes}
+    return {name: sizes for name, sizes in options.items() if sizes}
 
 
 def _written(value: onnx.ValueInfoProto, unknown: str = "") -> str:

@@ -9,8 +9,9 @@ Events and webhooks are not part of the interface. They shorten the delay; polli
 lost events.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,12 @@ NO_SAMPLES_TAG = "none"
 SAMPLES = "samples"
 """Name of a folder, and beginning of the names of files, that are a version's samples."""
 
+OPTIONS_TAG = "collage.options"
+"""Tag of a version, set by users: its options (`collage.pipeline.version_options`)."""
+
+TEAM_TAG = "collage.team"
+"""Tag of a version, set by users: the name of its team."""
+
 MAX_TAG_LENGTH = 1000
 """Maximum length of a stored reason, in characters."""
 
@@ -39,12 +46,14 @@ class ModelVersion:
         name: name of the model.
         version: version of the model.
         source: location of the files; their content is unknown before the download.
+        registered_s: time of its registration, in seconds since 1970; 0.0 where unknown.
     """
 
     registry: str
     name: str
     version: str
     source: str
+    registered_s: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version} in {self.registry}"
@@ -60,6 +69,10 @@ class VersionStatus:
         speedup: speedup over the best original framework, in the slowest environment.
         reason: explanation of the status.
         environment: environments of the measurement, `name=digest,...`.
+        options_digest: digest of the options that the version had then (`UserTags.digest`).
+        node_seconds: node-seconds of the last run, in all environments; None where unknown.
+        gpu_seconds: GPU-seconds of the last run.
+        price: price of the last run, in the operator's currency.
     """
 
     status: str = ""
@@ -67,6 +80,29 @@ class VersionStatus:
     speedup: float | None = None
     reason: str = ""
     environment: str = ""
+    options_digest: str = ""
+    node_seconds: float | None = None
+    gpu_seconds: float | None = None
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserTags:
+    """The settings of a version that users make.
+
+    Attributes:
+        options: text of its options; "" without any.
+        team: name of its team; "" without one.
+    """
+
+    options: str = ""
+    team: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the options; "" without any."""
+        text = self.options.strip()
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 
 class Registry(Protocol):
@@ -108,6 +144,14 @@ class Registry(Protocol):
         """
         ...
 
+    def user_tags(self, version: ModelVersion) -> UserTags:
+        """Return what users have set for the version."""
+        ...
+
+    def options_place(self, version: ModelVersion) -> str:
+        """Return the place of the version's options in words, whether or not it has any."""
+        ...
+
     def status(self, version: ModelVersion) -> VersionStatus:
         """Return the last recorded status."""
         ...
@@ -132,21 +176,36 @@ def to_tags(status: VersionStatus) -> dict[str, str]:
         "speedup": "" if status.speedup is None else f"{status.speedup:.6g}",
         "reason": " ".join(status.reason.split())[:MAX_TAG_LENGTH],
         "environment": status.environment,
+        "options_digest": status.options_digest,
+        "cost.node_seconds": _decimal(status.node_seconds, 3),
+        "cost.gpu_seconds": _decimal(status.gpu_seconds, 3),
+        "cost.price": _decimal(status.price, 6),
         "status": status.status,
     }
     return {f"{TAG_PREFIX}{name}": value for name, value in fields.items()}
 
 
 def from_tags(tags: Mapping[str, str]) -> VersionStatus:
-    """Convert tags to a status; an invalid speedup is None."""
-    try:
-        speedup = float(tags[f"{TAG_PREFIX}speedup"])
-    except (KeyError, ValueError):
-        speedup = None
-    names = ("status", "bundle", "reason", "environment")
+    """Convert tags to a status; an invalid number is None."""
+    names = ("status", "bundle", "reason", "environment", "options_digest")
     return VersionStatus(
-        speedup=speedup, **{name: tags.get(f"{TAG_PREFIX}{name}", "") for name in names}
+        speedup=_number(tags, "speedup"),
+        node_seconds=_number(tags, "cost.node_seconds"),
+        gpu_seconds=_number(tags, "cost.gpu_seconds"),
+        price=_number(tags, "cost.price"),
+        **{name: tags.get(f"{TAG_PREFIX}{name}", "") for name in names},
     )
+
+
+def _number(tags: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(tags[f"{TAG_PREFIX}{name}"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _decimal(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def named_samples(folder: Path, path: str, label: object) -> Path:

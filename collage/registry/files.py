@@ -4,6 +4,7 @@
                                    several ENTRY.onnx for a bundle of several entries   create
     NAME/VERSION/samples*.npz      samples of the model's inputs, one set a file               create
     NAME/VERSION/version.json      every file with size and SHA-256, written last       swap, once
+    NAME/VERSION/options.json      options of the version, JSON or YAML, by users             swap
     NAME/VERSION/status.json       status of the optimization                           swap
     NAME/aliases/ALIAS.json        {"version": "3"}                                     swap
 
@@ -14,6 +15,7 @@ lost response detect its own success.
 
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -23,6 +25,7 @@ from collage.errors import ModelError, OptionError, RegistryError, StoreError
 from collage.registry.base import (
     SAMPLES,
     ModelVersion,
+    UserTags,
     VersionStatus,
     from_tags,
     named_samples,
@@ -33,8 +36,8 @@ from collage.store.blobs import digest_of
 from collage.store.records import RecordError, parse_object
 
 MODEL = "model.onnx"
-_VERSION, _STATUS, _ALIASES = "version.json", "status.json", "aliases"
-_OWN = (_VERSION, _STATUS)
+_VERSION, _STATUS, _OPTIONS, _ALIASES = "version.json", "status.json", "options.json", "aliases"
+_OWN = (_VERSION, _STATUS, _OPTIONS)
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 _ATTEMPTS = 100
 """Attempts of a swap; each failure means success of another writer."""
@@ -45,7 +48,7 @@ T = TypeVar("T")
 
 
 class FileRegistry:
-    """A `Registry` on a store; `add` and `set_alias` are for users."""
+    """A `Registry` on a store; `add`, `set_options` and `set_alias` are for users."""
 
     def __init__(self, store: Store, alias: str, accepted: str) -> None:
         self._store = store
@@ -58,13 +61,15 @@ class FileRegistry:
 
     def candidates(self) -> Iterator[ModelVersion]:
         suffix = f"/{_ALIASES}/{self._alias}.json"
-        keys = self._do("list the models of", self._keys)
-        for key in keys:
+        ages_s = self._do("list the models of", self._ages)
+        now_s = time.time()
+        for key in sorted(ages_s):
             name = key.removesuffix(suffix)
             if key.endswith(suffix) and _PART.fullmatch(name):
                 version = self._alias_of(name, self._alias)
                 if version and self._record(name, version) is not None:
-                    yield self._version(name, version)
+                    age_s = ages_s.get(f"{name}/{version}/{_VERSION}", 0.0)
+                    yield self._version(name, version, now_s - age_s)
 
     def find(self, name: str, version: str | None = None) -> ModelVersion:
         _check(name)
@@ -95,6 +100,13 @@ class FileRegistry:
             return (named_samples(folder, path, version),)
         return tuple(sorted(folder.glob(f"{SAMPLES}*.npz")))
 
+    def user_tags(self, version: ModelVersion) -> UserTags:
+        entry = self._do("read from", self._store.read, _options_key(version))
+        return UserTags(_without_token(entry.data) if entry else "")
+
+    def options_place(self, version: ModelVersion) -> str:
+        return f"{_options_key(version)} in {self.url}"
+
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._read(_status_key(version))[0])
 
@@ -108,6 +120,10 @@ class FileRegistry:
     def set_alias(self, version: ModelVersion, alias: str = "") -> None:
         """Point an alias of the model, by default the request alias, to this version."""
         self._swap(_alias_key(version.name, alias or self._alias), {"version": version.version})
+
+    def set_options(self, version: ModelVersion, options: Mapping[str, object]) -> None:
+        """Replace the options of the version (`collage.pipeline.version_options`)."""
+        self._swap(_options_key(version), options)
 
     def add(self, name: str, version: str, files: Mapping[str, Path]) -> ModelVersion:
         """Upload a version: `model.onnx`, or several ONNX files, with their external data, by relative name.
@@ -145,8 +161,9 @@ class FileRegistry:
             )
         return stored_digests is not None
 
-    def _version(self, name: str, version: str) -> ModelVersion:
-        return ModelVersion(self.url, name, version, f"{self.url}/{name}/{version}/{MODEL}")
+    def _version(self, name: str, version: str, registered_s: float = 0.0) -> ModelVersion:
+        source = f"{self.url}/{name}/{version}/{MODEL}"
+        return ModelVersion(self.url, name, version, source, registered_s=registered_s)
 
     def _record(self, name: str, version: str) -> dict[str, str] | None:
         """Return the digests of a version's files by name; None for an incomplete version."""
@@ -198,7 +215,7 @@ class FileRegistry:
                 f"{key} in {self.url} is no JSON object: {error}; repair or delete it"
             ) from error
 
-    def _swap(self, key: str, fields: Mapping[str, str]) -> None:
+    def _swap(self, key: str, fields: Mapping[str, object]) -> None:
         for _ in range(_ATTEMPTS):
             current_fields, version = self._read(key)
             current_fields.pop("token", None)
@@ -209,8 +226,9 @@ class FileRegistry:
                 return
         raise RegistryError(f"{key} in {self.url} was changed by others in {_ATTEMPTS} attempts")
 
-    def _keys(self) -> list[str]:
-        return sorted(entry.key for entry in self._store.entries(""))
+    def _ages(self) -> dict[str, float]:
+        """Return the age of every object by its key, in seconds."""
+        return {entry.key: entry.age_s for entry in self._store.entries("")}
 
     def _do(self, action: str, act: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         try:
@@ -239,6 +257,21 @@ def _check(part: str) -> str:
 
 def _status_key(version: ModelVersion) -> str:
     return f"{_check(version.name)}/{_check(version.version)}/{_STATUS}"
+
+
+def _options_key(version: ModelVersion) -> str:
+    return f"{_check(version.name)}/{_check(version.version)}/{_OPTIONS}"
+
+
+def _without_token(data: bytes) -> str:
+    """Return the options' text; the writer's token, which changes with every write, is no part of it."""
+    text = data.decode(errors="replace")
+    try:
+        fields = parse_object(text)
+    except RecordError:  # written by a user, perhaps in YAML
+        return text
+    fields.pop("token", None)
+    return json.dumps(fields) if fields else ""
 
 
 def _alias_key(name: str, alias: str) -> str:

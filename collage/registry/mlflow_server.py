@@ -42,9 +42,12 @@ from collage.registry.artifact_stores import (  # noqa: E402
 )
 from collage.registry.base import (  # noqa: E402
     NO_SAMPLES_TAG,
+    OPTIONS_TAG,
     SAMPLES,
     SAMPLES_TAG,
+    TEAM_TAG,
     ModelVersion,
+    UserTags,
     VersionStatus,
     from_tags,
     named_samples,
@@ -126,6 +129,13 @@ class MlflowRegistry:
         files = tuple(sorted(folder.glob(f"{SAMPLES}*.npz")))
         return files or tuple(example_files(folder, version))
 
+    def user_tags(self, version: ModelVersion) -> UserTags:
+        tags = self._get(version.name, version.version).tags
+        return UserTags(tags.get(OPTIONS_TAG, ""), tags.get(TEAM_TAG, ""))
+
+    def options_place(self, version: ModelVersion) -> str:
+        return f"the tag {OPTIONS_TAG} of {version.name} version {version.version}"
+
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._get(version.name, version.version).tags)
 
@@ -183,7 +193,10 @@ class MlflowRegistry:
         )
 
     def _version(self, record: Found) -> ModelVersion:
-        return ModelVersion(self.url, record.name, str(record.version), record.source or "")
+        created_s = (record.creation_timestamp or 0) / 1000
+        return ModelVersion(
+            self.url, record.name, str(record.version), record.source or "", registered_s=created_s
+        )
 
     def _artifacts(self, version: ModelVersion) -> ArtifactRepository:
         """Return MLflow's reader of the version's files."""

@@ -18,6 +18,7 @@ same version one succeeds, and the others learn of it. A folder and S3 implement
     searches/<digest>.json             a search checkpoint                swap
     results/<request>/<node>.json      the result of a request            swap
     answers/<token>.json               the answer of a pod                create
+    usage/<day>/<owner>/<work>.json    what pods ran (`store.usage`)      create
     probe/<token>                      test object of the start-up check  both
     trash/<key>                        a removed object, for a day        copy
 
@@ -52,7 +53,7 @@ _LAYOUT = re.compile(
     rf"|samples/{_HASH}\.npz)"
     rf"|signatures/{_HASH}/{_NAMED}|(costs|tuning|shards|kernels)/({_HASH}|any)/{_HASH}\.jsonl"
     rf"|aliases/{_NAMED}\.json|searches/{_HASH}\.json|results/{_HASH}/{_HASH}\.json"
-    r"|answers/[0-9a-f]{32}\.json|probe/[0-9a-f]{32}"
+    rf"|answers/[0-9a-f]{{32}}\.json|probe/[0-9a-f]{{32}}|usage/\d{{4}}-\d\d-\d\d/{_NAMED}\.json"
 )
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 MAX_KEY_LENGTH = 800

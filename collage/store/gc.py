@@ -35,7 +35,7 @@ REQUESTS_AT_ONCE = 8
 TRASH = "trash/"
 _FOLDERS = (
     "answers/", "blobs/", "costs/", "kernels/", "probe/", "requests/", "results/", "samples/",
-    "searches/", "shards/", "signatures/", TRASH, "tuning/",
+    "searches/", "shards/", "signatures/", TRASH, "tuning/", "usage/",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ class Retention:
         searches: search checkpoints; a search without a checkpoint runs again.
         costs: measurements and tuning records; removed ones are measured again on demand.
         shards: shard reports of pods.
+        usage: records of what pods ran, for costs of past days.
     """
 
     requests: float = 30 * DAY_S
@@ -57,6 +58,7 @@ class Retention:
     searches: float = 90 * DAY_S
     costs: float = 180 * DAY_S
     shards: float = 30 * DAY_S
+    usage: float = 400 * DAY_S
 
     def of(self, key: str) -> float | None:
         """Return the lifetime of an object, in seconds, or None if it is no record."""

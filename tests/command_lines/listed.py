@@ -65,6 +65,10 @@ RUN: Mapping[str, Run] = {
         {"/srv/ocr": "srv"}, after=(PUBLISH,), says="srv"
     ),
     "collage gc STORE": Run(after=(PUBLISH,), says="would delete"),
+    "collage usage STORE": Run(after=(PUBLISH,), says="total"),
+    "collage usage STORE --day 2026-11-26 --by place --price gpu=0.0011 --price gpu.build=0.0001": Run(
+        after=(PUBLISH,), says="total"
+    ),
     "collage aliases STORE --json": Run(after=(PUBLISH,), says="ocr/production"),
     "collage alias STORE ocr/production ocr/candidate --expect DIGEST": Run(
         after=(PUBLISH, CANDIDATE), says="ocr/production"
@@ -166,6 +170,8 @@ ELSEWHERE: Mapping[str, str] = {
     "python -m flows.setup --adopt": ADOPT,
     "python -m flows.worker": WORKER,
     "python -m flows.worker --limit 1 --work-queue reconcile": WORKER,
+    "python -m benchmarks.registry_hour":
+        "tests/benchmarks/test_registry_hour.py::test_the_document_has_the_tables_of_its_command",
     ".venv/bin/python -m benchmarks.local_functions":
         "tests/benchmarks/test_local_functions.py::test_a_row_has_a_number_for_each_column",
     "prefect worker start --pool collage": FLOWS,

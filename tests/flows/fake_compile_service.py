@@ -17,11 +17,16 @@ from collage.store.blobs import digest_of
 from collage.store.bundle_statements import BundleSigning
 from collage.store.bundles import publish_bundle
 from collage.store.statement import SignedModel
+from collage.store.usage import UsageRecord, record_usage, today
+from collage.store.usage_limits import LimitCheck
 from flows.settings import flow_settings
 
 
 class FakeCompileService:
-    """A `CompileService`; `errors` maps (environment, step) to the errors of its calls, in order."""
+    """A `CompileService`; `errors` maps (environment, step) to the errors of its calls, in order.
+
+    `usage` maps "probe", "search" and "finish" to what a call of it uses.
+    """
 
     def __init__(self, store, folder, functions=("main",)):
         self.store, self.folder, self.names = store, folder, functions
@@ -29,9 +34,14 @@ class FakeCompileService:
         self.driver = {}
         self.signs = True
         self.calls = []
+        self.usage = {}
+        self.owners = set()
         self.requests = []
         self._made = 0
         self._lock = threading.Lock()
+
+    def on_behalf_of(self, owner, limits, since):
+        return OwnedService(self, owner, limits, since)
 
     def probe(self, request):
         self._call(request, "probe")
@@ -90,6 +100,41 @@ class FakeCompileService:
         errors = self.errors.get((request.environment, step), [])
         if errors:
             raise errors.pop(0)
+
+
+class OwnedService:
+    """The fake service for one owner: each step uses what `service.usage` says, as a Job would."""
+
+    def __init__(self, service, owner, limits, since):
+        self._service, self._owner = service, owner
+        self._store = open_store(service.store)
+        self._check = LimitCheck(self._store, owner, tuple(limits), since or today())
+
+    def probe(self, request):
+        self._count(request, "probe")
+        return self._service.probe(request)
+
+    def functions(self, request):
+        return self._service.functions(request)
+
+    def search(self, request, function, progress):
+        self._count(request, "search")
+        return self._service.search(request, function, progress)
+
+    def finish(self, request, progress):
+        self._count(request, "finish")
+        return self._service.finish(request, progress)
+
+    def _count(self, request, step):
+        self._service.owners.add(self._owner)
+        usage = self._service.usage.get(step)
+        if usage:
+            self._check.require_room()
+            work = f"{self._owner.run} {request.environment} {step}"
+            record = UsageRecord(
+                self._owner, request.environment, work=work, usage=usage, ended=today()
+            )
+            record_usage(self._store, record)
 
 
 def registered(settings, model, name="small", version="1"):

@@ -2,12 +2,11 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
+from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.errors import GateError, MeasureError, ModelError, StoreError, UnprovenError
-from collage.registry import VersionStatus
 from collage.runtime.signature import trusted_keys
 from collage.store import open_store
 from collage.store.alias_counters import Verification
@@ -27,8 +26,8 @@ def service(settings, server, limit, tmp_path, monkeypatch):
     """Two environments, `a` and `b`, of a fake cluster."""
     created = FakeCompileService(settings.store, tmp_path / "bundles")
     before = {
-        "a": SimpleNamespace(threads=1, device="cpu"),
-        "b": SimpleNamespace(threads=2, device="cuda"),
+        "a": MeasuringEnvironment(threads=1),
+        "b": MeasuringEnvironment(threads=2, gpu_resource="nvidia.com/gpu"),
     }
     monkeypatch.setattr("flows.environments._environments", lambda settings: before)
     monkeypatch.setattr("flows.environments._cluster_service", lambda settings: created)
@@ -163,9 +162,8 @@ def test_a_rejected_model_is_not_tried_again(service, registry, error):
     assert (state.is_failed(), state.name) == (True, "Rejected")
     assert str(error) in state.message
     assert service.count("search main") == 1
-    assert tags(registry) == VersionStatus(
-        status="failed", reason=state.message, environment=tags(registry).environment
-    )
+    status = tags(registry)
+    assert (status.status, status.reason, status.bundle) == ("failed", state.message, "")
 
 
 def test_an_invalid_model_file_is_rejected_with_the_reason(service, settings, tmp_path):
@@ -213,7 +211,7 @@ def test_named_backends_go_to_environments_of_their_device(service, registry):
 
 
 def test_no_environment_of_a_device_says_how_to_describe_one(service, registry, monkeypatch):
-    before = {"a": SimpleNamespace(threads=1, device="cpu")}
+    before = {"a": MeasuringEnvironment(threads=1)}
     monkeypatch.setattr("flows.environments._environments", lambda settings: before)
     state = optimize("small", "1", device="cuda")
     assert state.name == "Rejected"

@@ -58,7 +58,7 @@ def test_a_candidate_is_taken_up_once_and_again_after_a_crash(
     second = next(run for run in runs(client, deployment, name) if run.id != first.id)
 
     end(client, second, Completed())
-    node = reconcile_node(settings, registry, version)
+    node = reconcile_node(settings, registry)
     registry.record_status(version, VersionStatus(status="optimized", environment=f"local={node}"))
     assert reconcile(check_environments=True) == "0 started", "own tags are no reason"
     registry.record_status(version, VersionStatus(status="optimized", environment="local=another"))
@@ -67,10 +67,10 @@ def test_a_candidate_is_taken_up_once_and_again_after_a_crash(
     assert len(runs(client, deployment, name)) == 3
 
 
-def reconcile_node(settings, registry, version):
+def reconcile_node(settings, registry):
     from flows.reconcile import _nodes
 
-    return _nodes(registry, [version], settings, True)["local"]
+    return _nodes(registry, settings, True)["local"]
 
 
 def test_set_up_again_changes_nothing(deployment, client):

@@ -5,7 +5,13 @@ import pytest
 pytest.importorskip("prefect")
 
 from collage.registry import ModelVersion, VersionStatus
-from flows.reconcile_policy import RunFact, reason_to_start, start_key
+from flows.reconcile_policy import (
+    RunFact,
+    options_tag,
+    reason_to_start,
+    start_key,
+    version_nodes,
+)
 
 DONE = RunFact("9", "COMPLETED", "Completed")
 BROKEN = RunFact("8", "CRASHED", "Crashed")
@@ -50,6 +56,45 @@ def test_reason_to_start(status, runs, nodes, reason):
     actual = reason_to_start(status, runs, nodes, attempts=3)
     assert reason in actual
     assert bool(actual) == bool(reason)
+
+
+OLD = VersionStatus(status="failed", options_digest="old")
+OTHER = RunFact("2", "FAILED", "Failed", options_tag("old"))
+NEWER = RunFact("1", "CRASHED", "Crashed", options_tag("new"))
+
+
+@pytest.mark.parametrize(
+    ("status", "runs", "options", "reason"),
+    [
+        (OLD, [REJECTED], "old", ""),
+        (OLD, [REJECTED], "new", "its options changed"),
+        (OLD, [REJECTED], "", "its options changed"),
+        (OLD, [CANCELLED, OTHER], "new", "its options changed"),
+        (OLD, [LIVE, OTHER], "new", ""),
+        (OLD, [NEWER, OTHER, OTHER, OTHER], "new", "interrupted (1 of 3"),
+        (OLD, [NEWER, NEWER, NEWER, OTHER], "new", ""),
+        (OPTIMIZED, [DONE], "new", "its options changed"),
+        (VersionStatus(status="failed"), [REJECTED], "", ""),
+        (NEW, [], "new", "no run has taken it up"),
+    ],
+)
+def test_changed_options_are_a_reason(status, runs, options, reason):
+    actual = reason_to_start(status, runs, SAME, attempts=3, options=options)
+    assert reason in actual
+    assert bool(actual) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("", SAME),
+        ('{"dims": {"batch": 1}}', SAME),
+        ("{", SAME),
+        ('{"environments": ["b", "c"]}', {"b": "2", "c": ""}),
+    ],
+)
+def test_only_environments_of_the_version_count(text, nodes):
+    assert version_nodes(text, SAME) == nodes
 
 
 def test_the_same_conclusion_has_the_same_key():

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from base64 import b64decode
+from datetime import date
 
 import pytest
 
@@ -30,6 +31,7 @@ from collage.store.directory import DirectoryStore
 from collage.store.gc import Retention, collect_garbage
 from collage.store.record_keys import RecordKeys
 from collage.store.statement import SignedModel, revision
+from collage.store.usage import Usage, UsageRecord, WorkOwner, record_usage
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from tests.support.golden import FOLDER, check_golden
 from tests.support.golden_inputs import (
@@ -296,8 +298,13 @@ def test_places_of_objects(store, tmp_path):
     manifest.write_text(manifest.read_text().replace('"seed": 7', '"seed": 8'))
     unpublish_bundle(store, publish_bundle(store, other).digest)
     put_blob(store, b"nobody needs this")
+    owner = WorkOwner("run", "small", "3", "ocr")
+    usage = Usage.of(1.5, cpus=2, gpus=1)
+    record_usage(
+        store, UsageRecord(owner, "pool", work="job", usage=usage, ended=date(2026, 11, 26))
+    )
     places = keys_of(store)
-    keep = Retention(requests=1e9, results=1e9, searches=1e9, costs=1e9, shards=1e9)
+    keep = Retention(requests=1e9, results=1e9, searches=1e9, costs=1e9, shards=1e9, usage=1e9)
     swept = collect_garbage(store, 0.0, retention=keep)
     local = sorted(
         re.sub("[0-9a-f]{64}", "<digest>", str(file.relative_to(tmp_path / "local")))

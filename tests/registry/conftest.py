@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 
 import numpy as np
 import onnx
@@ -60,6 +61,9 @@ class FileUser:
     def set_alias(self, version, alias="candidate"):
         self.registry.set_alias(version, alias)
 
+    def set_options(self, version, options):
+        self.registry.set_options(version, options)
+
 
 class MlflowUser:
     """Logs and registers models with MLflow's own client."""
@@ -96,6 +100,10 @@ class MlflowUser:
 
     def set_alias(self, version, alias="candidate"):
         self.client.set_registered_model_alias(version.name, alias, version.version)
+
+    def set_options(self, version, options):
+        tag = (version.name, version.version, "collage.options")
+        self.client.set_model_version_tag(*tag, json.dumps(options))
 
 
 @pytest.fixture(params=["directory", "s3", "mlflow"])

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from collage.errors import ModelError, OptionError, RegistryError
+from collage.pipeline.version_options import parse_version_options
 from collage.registry import VersionStatus, open_registry
 from tests.registry.conftest import save_model
 
@@ -20,6 +21,15 @@ def test_an_interrupted_upload_is_no_candidate(file_user, name, tmp_path):
         file_user.registry.find(name)
     version = file_user.registry.add(name, "1", files)
     assert list(file_user.registry.candidates()) == [version]
+
+
+@pytest.mark.parametrize("text", ["dims: {batch: 1}\n", '{"dims": {"batch": 1}}'])
+def test_options_may_be_a_file_of_the_users(file_user, name, text):
+    version = file_user.add(name)
+    file_user.store.create(f"{name}/{version.version}/options.json", text.encode())
+    tags = file_user.registry.user_tags(version)
+    assert parse_version_options(tags.options, "").fields == {"dims": {"batch": 1}}
+    assert tags.digest
 
 
 @pytest.mark.parametrize("file", ["model.onnx", "weights.bin"])

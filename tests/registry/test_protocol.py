@@ -1,12 +1,14 @@
 """What every registry does: each test runs against a folder, a real S3 server and a real MLflow server."""
 
+import json
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
 from collage.errors import RegistryError
-from collage.registry import VersionStatus, open_registry
+from collage.registry import UserTags, VersionStatus, open_registry
 
 
 def candidates(user, name):
@@ -49,7 +51,7 @@ def test_a_download_runs(user, name, external, tmp_path):
 @pytest.mark.parametrize(
     "status",
     [
-        VersionStatus("running"),
+        VersionStatus("running", options_digest="0a1b"),
         VersionStatus("optimized", bundle="ab" * 32, speedup=1.25, environment="local=0a1b"),
         VersionStatus("optimized", bundle="a=1,b=2", speedup=0.5, environment="a=1,b=2"),
         VersionStatus("failed", reason="Überraschung: " + "x" * 200),
@@ -63,6 +65,23 @@ def test_a_mark_is_read_and_replaces_the_one_before(user, name, status):
     user.registry.record_status(version, status)
     user.registry.record_status(version, status)
     assert open_registry(user.address).status(version) == status
+
+
+def test_users_set_options_of_one_version(user, name):
+    version, other = user.add(name), user.add(name)
+    assert user.registry.user_tags(version) == UserTags()
+    digests = set()
+    for options in ({"dims": {"batch": 1}}, {"dims": {"batch": 2}}, {"effort": "quick"}):
+        user.set_options(version, options)
+        tags = user.registry.user_tags(version)
+        assert json.loads(tags.options) == options
+        user.set_options(version, options)
+        assert user.registry.user_tags(version) == tags
+        digests.add(tags.digest)
+    assert len(digests) == 3
+    assert user.registry.user_tags(other) == UserTags()
+    assert name in user.registry.options_place(version)
+    assert "options" in user.registry.options_place(version)
 
 
 def test_accepting_and_marking_ask_for_nothing(user, name):

@@ -67,3 +67,23 @@ def test_what_is_no_model_is_not_registered(tmp_path, capsys):
     assert "not an ONNX model" in capsys.readouterr().err
     assert main(["register", "mlflow+http://127.0.0.1:9", "m", "1", str(tmp_path / "no.onnx")]) == 2
     assert "MLflow's own tools" in capsys.readouterr().err
+
+
+def test_options_are_checked_and_stored_beside_the_model(tmp_path, capsys):
+    onnx.save(make_model(), tmp_path / "m.onnx")
+    registry = str(tmp_path / "registry")
+    command = ["register", registry, "m", "1", str(tmp_path / "m.onnx"), "--options"]
+    options = tmp_path / "options.yaml"
+    options.write_text("store: /elsewhere")
+    assert main([*command, str(options)]) == 2
+    assert "'store' cannot be set" in capsys.readouterr().err
+    assert list(open_registry(registry).candidates()) == []
+    for text in ("dims: {batch: 1}", "dims: {batch: 2}"):
+        options.write_text(text)
+        assert main([*command, str(options)]) == 0
+    (candidate,) = open_registry(registry).candidates()
+    assert json.loads(open_registry(registry).user_tags(candidate).options) == {
+        "dims": {"batch": 2}
+    }
+    assert main([*command, str(tmp_path / "absent.json")]) == 2
+    assert "cannot be read" in capsys.readouterr().err

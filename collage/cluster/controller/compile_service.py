@@ -7,9 +7,11 @@ and measures the kernels that drive them. Answers of pods are objects in the sto
 process.
 """
 
+import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +28,7 @@ from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, Sea
 from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.api import Jobs, connect
+from collage.cluster.kubernetes.job_ledger import JobLedger
 from collage.cluster.kubernetes.job_watch import Notice
 from collage.cluster.kubernetes.jobs import JobRunner
 from collage.cluster.kubernetes.manifests import LABEL, JobTask, Kind
@@ -55,6 +58,8 @@ from collage.pipeline.search_stage import model_sweep
 from collage.report.progress import Progress
 from collage.store import open_store
 from collage.store.record_keys import KEY_VARIABLE, MAKE_A_KEY, configured_keys, record_keys
+from collage.store.usage import NOBODY, WorkOwner, today
+from collage.store.usage_limits import Limit, LimitCheck
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +97,28 @@ class ClusterCompileService:
         self._notice = notice
         self._connected = jobs
         self._facts: dict[str, NodeInformation] = {}
+        self._owner, self._since = NOBODY, today()
+        self._limits: tuple[Limit, ...] = ()
+
+    def on_behalf_of(
+        self, owner: WorkOwner, limits: Sequence[Limit] = (), since: date | None = None
+    ) -> "ClusterCompileService":
+        """Return this service with its Jobs labelled, recorded and limited for an owner.
+
+        Args:
+            owner: run, version and team of the work.
+            limits: limits of usage; a Job beyond them is not created.
+            since: day of the run's start, UTC; None is the present one.
+        """
+        service = copy.copy(self)
+        service._owner, service._limits = owner, tuple(limits)
+        service._since = since or today()
+        return service
 
     def probe(self, request: CompileRequest) -> NodeInformation:
         """Probe a node of the request's environment with a new Job."""
+        if ledger := self._ledger(request):
+            ledger.record_unseen({f"{LABEL}/run": request.digest[:LABEL_DIGITS]})
         arguments = ["probe", "--request", request.digest]
         apart = self._environment(request).builds_separately
         answer = self._ask(Kind.PROBE, request, arguments, MEASURE if apart else ())
@@ -165,6 +189,7 @@ class ClusterCompileService:
             ),
             store=_for_pods(self._address),
             caller=caller,
+            owner=self._owner,
         )
         sweep = model_sweep(function, context.options.target, facts.cache_bytes)
         keys = CostKeys([function], context.backends, facts.environment, sweep)
@@ -199,7 +224,7 @@ class ClusterCompileService:
                 JobTask(
                     kind,
                     name,
-                    labels,
+                    {**labels, **self._owner.labels},
                     pod_arguments,
                     notes=notes,
                     command=command,
@@ -215,7 +240,16 @@ class ClusterCompileService:
 
     def _runner(self, request: CompileRequest) -> JobRunner:
         environment = self._environment(request)
-        return JobRunner(self._jobs(), environment, self._settings, self._notice)
+        ledger = self._ledger(request)
+        return JobRunner(self._jobs(), environment, self._settings, self._notice, ledger=ledger)
+
+    def _ledger(self, request: CompileRequest) -> JobLedger | None:
+        """Return the ledger of the owner's Jobs; None without an owner."""
+        if self._owner == NOBODY:
+            return None
+        store = open_store(self._address, writes=False)
+        check = LimitCheck(store, self._owner, self._limits, self._since) if self._limits else None
+        return JobLedger(self._jobs(), store, request.environment, owner=self._owner, check=check)
 
     def _environment(self, request: CompileRequest) -> MeasuringEnvironment:
         """Return the request's environment. Raises OptionError if it does not match the request."""

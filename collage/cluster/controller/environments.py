@@ -61,6 +61,7 @@ class BuildSettings(Entry):
         cpu: whole CPUs of a building pod.
         memory: memory of a building pod, as Kubernetes writes it.
         parallelism: largest number of simultaneous building pods.
+        price_per_node_second: price of a second of such a node, in the operator's currency; None: unknown.
     """
 
     separate: bool | None = None
@@ -72,6 +73,7 @@ class BuildSettings(Entry):
     priority_class_name: str = ""
     queue_name: str = ""
     parallelism: int = Field(default=4, ge=1)
+    price_per_node_second: float | None = Field(default=None, ge=0)
 
 
 class MeasuringEnvironment(Entry):
@@ -97,6 +99,7 @@ class MeasuringEnvironment(Entry):
         ttl_seconds: lifetime of a finished Job.
         control_tolerance: largest relative change of a control time (`cluster.shard_reports`); costs of a
             pod above it are discarded and measured again, once.
+        price_per_node_second: price of a second of a node, in the operator's currency; None: unknown.
         build: nodes and resources of build Jobs.
     """
 
@@ -120,6 +123,7 @@ class MeasuringEnvironment(Entry):
     queue_seconds: int = Field(default=43200, ge=1)
     ttl_seconds: int = Field(default=86400, ge=0)
     control_tolerance: float = Field(default=0.25, gt=0)
+    price_per_node_second: float | None = Field(default=None, ge=0)
     build: BuildSettings = BuildSettings()
 
     @property

@@ -34,6 +34,7 @@ from collage.cost import CostKey, Environment
 from collage.errors import ClusterError
 from collage.store.base import Store
 from collage.store.blobs import put_blob
+from collage.store.usage import NOBODY, WorkOwner
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class SearchTask:
         groups: group of each backend (`collage.cluster.controller.backend_groups`), by name.
         store: address of the store for pods.
         caller: name of the model's function with the searched body; "" where `function` is no body.
+        owner: run, version and team of the search, for the labels of its Jobs.
     """
 
     request: str
@@ -73,15 +75,17 @@ class SearchTask:
     groups: Mapping[str, str]
     store: str
     caller: str = ""
+    owner: WorkOwner = NOBODY
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the Jobs, equal for searches of the same candidates."""
+        """Labels of the Jobs; `search` is equal for searches of the same candidates."""
         text = f"{self.structure} {self.environment.digest}"
         return {
             "run": self.request[:LABEL_DIGITS],
             "environment": self.environment_name,
             "search": hashlib.sha256(text.encode()).hexdigest()[:LABEL_DIGITS],
+            **self.owner.labels,
         }
 
 

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import urllib3
 from kubernetes import client, config
 
-from collage.cluster.kubernetes.manifests import CONTAINER
+from collage.cluster.kubernetes.manifests import COMPONENT_LABEL, CONTAINER
 from collage.cluster.kubernetes.pod_reports import (
     MainEnd,
     PodFailure,
@@ -30,6 +31,7 @@ from collage.cluster.kubernetes.pod_reports import (
     pod_failure,
     pod_problem,
 )
+from collage.cluster.kubernetes.pod_usage import PodUsage, pod_usage
 from collage.errors import ClusterError
 from collage.logs import redact
 
@@ -44,6 +46,8 @@ MAX_LISTED_PODS = 50
 MAX_RUNNING_PODS = 500
 """Running pods of one Job that are listed at most."""
 
+POD_PAGE = 500
+
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
 T = TypeVar("T")
 
@@ -54,10 +58,12 @@ _UNANSWERED = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
 
 @dataclass(frozen=True)
 class JobView:
-    """The state of a Job; `reason` and `message` come from its Failed condition."""
+    """The state of a Job; `reason` and `message` come from its Failed condition, `kind` from its label."""
 
     name: str
     notes: Mapping[str, str]
+    uid: str = ""
+    kind: str = ""
     complete: bool = False
     failed: bool = False
     reason: str = ""
@@ -158,6 +164,16 @@ class Jobs:
         pods = self._call("list pods", lambda: self._pods(name, "Pending"))
         return [problem for problem in map(pod_problem, pods) if problem]
 
+    def pod_usage(self, name: str) -> list[PodUsage]:
+        """Return the usage of all pods of the Job that Kubernetes still has. Raises ClusterError."""
+        now, token, usages = datetime.now(UTC), "", []
+        while True:
+            response = self._call("list pods", partial(self._page, name, token))
+            usages += [usage for pod in response.items if (usage := pod_usage(pod, now))]
+            token = (response.metadata and response.metadata._continue) or ""
+            if not token:
+                return usages
+
     def main_ends(self, name: str) -> list[MainEnd]:
         """Return the ends of measuring containers in running pods of the Job. Raises ClusterError."""
         pods = self._call("list pods", lambda: self._pods(name, "Running", MAX_RUNNING_PODS))
@@ -233,6 +249,12 @@ class Jobs:
         )  # fmt: skip
         items: Sequence[client.V1Pod] = response.items
         return [pod for pod in items if not (pod.metadata and pod.metadata.deletion_timestamp)]
+
+    def _page(self, job: str, token: str) -> client.V1PodList:
+        return self._core.list_namespaced_pod(
+            self.namespace, label_selector=f"batch.kubernetes.io/job-name={job}", limit=POD_PAGE,
+            _continue=token or None, _request_timeout=CALL_TIMEOUT_S,
+        )  # fmt: skip
 
     def _call(self, action: str, act: Callable[[], T]) -> T:
         end = time.monotonic() + self.patience_s
@@ -315,6 +337,8 @@ def _view(job: client.V1Job) -> JobView:
     return JobView(
         name=name_of(job),
         notes=(job.metadata and job.metadata.annotations) or {},
+        uid=(job.metadata and job.metadata.uid) or "",
+        kind=((job.metadata and job.metadata.labels) or {}).get(COMPONENT_LABEL, ""),
         complete="Complete" in conditions,
         failed=failed is not None,
         reason=(failed.reason or "") if failed else "",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.kubernetes.api import Jobs, JobView
+from collage.cluster.kubernetes.job_ledger import UsageWatch
 from collage.cluster.kubernetes.pod_reports import MainEnd, Obstacle, PodProblem, can_pass
 from collage.errors import GivenUpError
 
@@ -61,6 +62,7 @@ class JobWatch:
     Attributes:
         limits: environment with the limits of running and waiting time.
         notice: callback for messages about the waiting Job.
+        usage: record of what its pods use.
         running_s: duration with running pods, in seconds.
     """
 
@@ -69,6 +71,7 @@ class JobWatch:
     limits: MeasuringEnvironment
     notice: Notice
     clock: Callable[[], float]
+    usage: UsageWatch
     running_s: float = field(default=0.0, init=False)
     _waiting_s: float = field(default=0.0, init=False)
     _looked: float | None = field(default=None, init=False)
@@ -219,6 +222,7 @@ class JobWatch:
         return warnings[-1] if warnings else ""
 
     def _give_up(self, reason: str) -> None:
+        self.usage.record()
         self.jobs.delete(self.name)
         raise GivenUpError(f"the Job {self.name} was given up: {reason}")
 

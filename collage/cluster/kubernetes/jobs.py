@@ -18,6 +18,7 @@ from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.exit_codes import BAD_NODE
 from collage.cluster.kubernetes.api import Jobs, JobView
+from collage.cluster.kubernetes.job_ledger import JobLedger, UsageWatch
 from collage.cluster.kubernetes.job_watch import JobWatch, Notice
 from collage.cluster.kubernetes.manifests import JobTask, job_manifest
 from collage.cluster.kubernetes.pod_reports import MainEnd
@@ -57,6 +58,7 @@ class JobRunner:
 
     Attributes:
         notice: callback for messages about waiting Jobs.
+        ledger: records of what the Jobs use, None without records and limits.
     """
 
     jobs: Jobs
@@ -65,6 +67,7 @@ class JobRunner:
     notice: Notice
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    ledger: JobLedger | None = None
 
     def submit(self, task: JobTask) -> JobView | None:
         """Create the Job of the task, or adopt and return a running Job of its name.
@@ -73,7 +76,10 @@ class JobRunner:
 
         Raises:
             ClusterError: Kubernetes refuses it.
+            LimitError: a limit of cost is reached.
         """
+        if self.ledger:
+            self.ledger.require_room()
         manifest = job_manifest(task, self.environment, self.settings)
         end = self.clock() + DELETED_S
         while not self.jobs.create(manifest):
@@ -143,6 +149,7 @@ class Wait:
                 limits=runner.environment,
                 notice=runner.notice,
                 clock=runner.clock,
+                usage=UsageWatch(runner.ledger),
             )
 
     def running_s(self, name: str) -> float:
@@ -157,6 +164,7 @@ class Wait:
         """
         for name, watch in self._watches.items():
             if name not in self.ends and (end := self._ended(watch)):
+                watch.usage.record()
                 self.ends[name] = end
         return self.has_ended
 
@@ -170,6 +178,7 @@ class Wait:
         if view is None:
             reason = f"the Job {watch.name} was deleted"
             return End(Ending.GONE, reason, running_s=watch.running_s)
+        watch.usage.look(view, self._runner.clock())
         if view.complete:
             return End(Ending.COMPLETE, running_s=watch.running_s)
         if view.failed:
@@ -196,6 +205,7 @@ class Wait:
             f"the pod {end.pod}: exit code {end.exit_code}\n{jobs.log_tail(end.pod, LOG_LINES)}".strip()
             for end in failed[:LOGS]
         ]
+        watch.usage.record()
         jobs.delete(watch.name)
         if failed:
             broken = any(end.exit_code == BAD_NODE for end in failed)

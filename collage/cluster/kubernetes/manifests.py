@@ -67,6 +67,7 @@ GRACE_S = 30
 WRITABLE = "/tmp"
 SIGNING_FOLDER, SIGNING_KEY = "/etc/collage-signing", "key.pem"
 LABEL = "collage.dev"
+COMPONENT_LABEL = "app.kubernetes.io/component"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
 SHARED = ("time-slicing", "mps")
@@ -155,7 +156,7 @@ def _labels(task: JobTask) -> dict[str, str]:
         "app.kubernetes.io/name": "collage",
         "app.kubernetes.io/part-of": "collage",
         "app.kubernetes.io/managed-by": "collage",
-        "app.kubernetes.io/component": task.kind,
+        COMPONENT_LABEL: task.kind,
         **own,
     }
 
