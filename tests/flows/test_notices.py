@@ -17,7 +17,7 @@ def service(tmp_path):
     """The service of flows, as a worker opens it."""
     cluster = ClusterSettings(measure_image="m", controller_image="c")
     settings = FlowSettings(store=str(tmp_path / "store"), cluster=cluster, cache_dir=tmp_path)
-    return environments._cluster_service.__wrapped__(settings)
+    return environments._cluster_service(settings)
 
 
 def test_a_notice_of_the_cluster_is_a_warning_of_the_run(service, monkeypatch, caplog):
