@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("prefect")
 pytest.importorskip("kubernetes")
 
-from flows.environments import open_compile_service
+from flows.environments import _cluster_service, open_compile_service
 from flows.settings import flow_settings
 
 
@@ -19,7 +19,8 @@ def test_equal_settings_have_one_service(settings, tmp_path, monkeypatch, pod):
     monkeypatch.setenv("COLLAGE_ENVIRONMENTS_FILE", str(file))
     for name, value in values.items():
         monkeypatch.setenv(f"COLLAGE_CLUSTER__{name}", value)
-    service = open_compile_service("cpu", flow_settings())
-    assert open_compile_service("cpu", flow_settings()) is service
+    service = _cluster_service(flow_settings())
+    assert _cluster_service(flow_settings()) is service
+    assert open_compile_service("cpu", flow_settings())._facts is service._facts
     monkeypatch.setenv("COLLAGE_CLUSTER__NAMESPACE", "other")
-    assert open_compile_service("cpu", flow_settings()) is not service
+    assert _cluster_service(flow_settings()) is not service
