@@ -3,6 +3,7 @@
 owners                  a pool or deployment of another installation is refused (`flows.ownership`)
 work pool               created if absent, else unchanged
 queue of reconcile      before all others, one run at a time: long runs do not delay it
+queues of teams         behind it, in order of priority
 concurrency limits      one for each measuring environment
 zombie automation       runs without a process become Crashed, so that reconcile starts them again
 deployments             the deployments of prefect.yaml, with the settings filled in
@@ -34,6 +35,7 @@ from flows.environments import environment_names
 from flows.names import RECONCILE_QUEUE, limit_name, models_prefix
 from flows.ownership import check_owner, owner_tag, retire_predecessors
 from flows.settings import FlowSettings, flow_settings
+from flows.teams import read_teams, team_queues
 
 DEPLOYMENTS = Path(__file__).parent.parent / "prefect.yaml"
 ZOMBIES = "collage: crash zombie runs"
@@ -64,7 +66,7 @@ def configure(client: SyncPrefectClient, settings: FlowSettings, *, adopt: bool)
     """Configure the server. Raises OptionError for what belongs to another installation."""
     check_owner(client, settings, adopt=adopt)
     ensure_work_pool(client, settings)
-    ensure_queue(client, settings)
+    ensure_queues(client, settings)
     for name in environment_names(settings):
         limit = limit_name(name, settings.release)
         client.upsert_global_concurrency_limit_by_name(limit, settings.slots)
@@ -90,19 +92,33 @@ def ensure_work_pool(client: SyncPrefectClient, settings: FlowSettings) -> None:
     print(f"work pool   {pool.name} ({pool.type})")
 
 
-def ensure_queue(client: SyncPrefectClient, settings: FlowSettings) -> None:
-    """Create or update the queue of reconcile: the first of its pool, one run at a time."""
-    pool = settings.work_pool
+def ensure_queues(client: SyncPrefectClient, settings: FlowSettings) -> None:
+    """Create or update the queues: that of reconcile first, one run at a time, then those of teams."""
+    ensure_queue(client, settings.work_pool, RECONCILE_QUEUE, 1, concurrency_limit=1)
+    for priority, name in enumerate(team_queues(read_teams(settings.teams_file)), start=2):
+        ensure_queue(client, settings.work_pool, name, priority)
+
+
+def ensure_queue(
+    client: SyncPrefectClient,
+    pool: str,
+    name: str,
+    priority: int,
+    *,
+    concurrency_limit: int | None = None,
+) -> None:
+    """Create or update a queue; without a limit here an operator's own limit stays."""
     try:
-        queue = client.read_work_queue_by_name(RECONCILE_QUEUE, work_pool_name=pool)
+        queue = client.read_work_queue_by_name(name, work_pool_name=pool)
     except ObjectNotFound:
         client.create_work_queue(
-            RECONCILE_QUEUE, concurrency_limit=1, priority=1, work_pool_name=pool
+            name, concurrency_limit=concurrency_limit, priority=priority, work_pool_name=pool
         )
     else:
-        if (queue.priority, queue.concurrency_limit) != (1, 1):
-            client.update_work_queue(queue.id, priority=1, concurrency_limit=1)
-    print(f"queue       {RECONCILE_QUEUE} of {pool}")
+        limit = queue.concurrency_limit if concurrency_limit is None else concurrency_limit
+        if (queue.priority, queue.concurrency_limit) != (priority, limit):
+            client.update_work_queue(queue.id, priority=priority, concurrency_limit=limit)
+    print(f"queue       {name} of {pool}")
 
 
 def base_job_template(client: SyncPrefectClient, pool_type: str) -> dict[str, Any]:

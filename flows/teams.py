@@ -20,12 +20,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from collage.errors import OptionError
 from collage.pipeline.version_options import VersionOptions
 from collage.store.usage_limits import Limit
+from flows.names import RECONCILE_QUEUE
 from flows.settings import FlowSettings
 
 DEFAULT = "default"
@@ -56,6 +57,13 @@ class Team(BaseModel):
     node_seconds_per_day: float | None = Field(default=None, gt=0)
     gpu_seconds_per_day: float | None = Field(default=None, gt=0)
     environments: tuple[str, ...] = ()
+
+    @field_validator("queue")
+    @classmethod
+    def _queue_of_teams(cls, queue: str) -> str:
+        if queue == RECONCILE_QUEUE:
+            raise ValueError(f"the queue {queue!r} is the reconcile's: name another one")
+        return queue
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,16 @@ def parse_teams(content: object, source: str) -> Teams:
             place = ".".join((name, *map(str, first["loc"])))
             raise OptionError(f"{source}: {place}: {first['msg']}") from error
     return Teams(teams)
+
+
+def team_queues(teams: Teams) -> list[str]:
+    """Return the names of the teams' work queues, the best priority first, then by name."""
+    priorities: dict[str, int] = {}
+    for team in teams.by_name.values():
+        if team.queue:
+            before = priorities.get(team.queue, team.priority)
+            priorities[team.queue] = min(before, team.priority)
+    return sorted(priorities, key=lambda name: (priorities[name], name))
 
 
 def run_limits(team: str, settings: FlowSettings) -> tuple[Limit, ...]:

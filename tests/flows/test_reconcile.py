@@ -73,6 +73,39 @@ def reconcile_node(settings, registry):
     return _nodes(registry, settings, True)["local"]
 
 
+def test_teams_have_queues_of_their_own_and_take_turns(
+    deployment, client, settings, tmp_path, monkeypatch
+):
+    from flows import setup
+
+    name = tmp_path.name
+    teams = tmp_path / "teams.yaml"
+    teams.write_text(
+        f"noisy: {{prefixes: [noisy-{name}], runs: 2, queue: noisy-queue}}\n"
+        f"quiet: {{prefixes: [quiet-{name}], queue: quiet-queue, priority: 1}}\n"
+    )
+    monkeypatch.setenv("COLLAGE_TEAMS_FILE", str(teams))
+
+    def priorities():
+        queues = client.read_work_queues(work_pool_name=settings.work_pool)
+        return {queue.name: queue.priority for queue in queues}
+
+    assert setup.main() == 0
+    before = priorities()
+    assert before["reconcile"] < before["quiet-queue"] < before["noisy-queue"]
+    assert setup.main() == 0
+    assert priorities() == before
+
+    for model in (f"noisy-{name}-1", f"noisy-{name}-2", f"noisy-{name}-3", f"quiet-{name}"):
+        registered(settings, small_model(tmp_path / "small.onnx"), model)
+    assert reconcile() == "3 started"
+    assert reconcile() == "0 started", "the third one of the noisy team waits for its turn"
+    for model, queue in ((f"noisy-{name}-1", "noisy-queue"), (f"quiet-{name}", "quiet-queue")):
+        (run,) = runs(client, deployment, model)
+        assert run.work_queue_name == queue
+    assert runs(client, deployment, f"noisy-{name}-3") == []
+
+
 def test_set_up_again_changes_nothing(deployment, client):
     from flows import setup
 

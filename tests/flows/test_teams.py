@@ -12,7 +12,14 @@ from collage.store.usage import Usage, UsageRecord, WorkOwner, record_usage, tod
 from collage.store.usage_limits import DayUsage
 from flows.reconcile_policy import RunFact
 from flows.start_plan import plan_starts, version_team
-from flows.teams import Teams, parse_teams, read_teams, run_limits, team_environments
+from flows.teams import (
+    Teams,
+    parse_teams,
+    read_teams,
+    run_limits,
+    team_environments,
+    team_queues,
+)
 from tests.flows.fake_compile_service import registered
 
 FILE = """
@@ -72,11 +79,18 @@ def test_a_team_stays_in_its_environments(team_settings):
         ({"a": {"runs": 0}}, r"a\.runs"),
         ({"a": {"typo": 1}}, r"a\.typo"),
         ({"a": 3}, "a: "),
+        ({"a": {"queue": "reconcile"}}, r"a\.queue"),
     ],
 )
 def test_a_wrong_file_names_its_place(content, reason):
     with pytest.raises(OptionError, match=f"teams.yaml: .*{reason}|teams.yaml: {reason}"):
         parse_teams(content, "teams.yaml")
+
+
+def test_queues_stand_in_order_of_priority():
+    teams = {"a": {"queue": "q2"}, "b": {"queue": "q1"}, "c": {"queue": "q3", "priority": 3}, "d": {},
+             "e": {"queue": "q2", "priority": 9}}  # fmt: skip
+    assert team_queues(parse_teams(teams, "")) == ["q3", "q2", "q1"]
 
 
 def test_a_file_is_read_again_after_a_change(team_settings):
