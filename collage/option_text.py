@@ -34,8 +34,11 @@ def parse_share(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size with its unit (GiB, MiB, G, M) into bytes."""
-    units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
+    """Parse a size with its unit (GiB, Gi, MiB, Mi, KiB, Ki, G, M) into bytes."""
+    units = {
+        "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10,
+        "G": 10**9, "M": 10**6,
+    }  # fmt: skip
     for suffix, factor in units.items():
         number = text.removesuffix(suffix)
         if number != text and number.replace(".", "", 1).isdecimal():

@@ -39,19 +39,16 @@ class ConnectionLimits:
 
 
 def http_config(
-    application: Callable[..., Any],
-    address: tuple[str, int],
-    limits: ConnectionLimits,
-    **options: Any,
+    application: Callable[..., Any], limits: ConnectionLimits, **options: Any
 ) -> uvicorn.Config:
-    """Return the configuration of a server with bounded connections at `address` (host and port).
+    """Return the configuration of a server with bounded connections.
 
     Args:
         options: further options of `uvicorn.Config`.
     """
     protocol = type("LimitedProtocol", (BoundedProtocol,), {"limits": limits})
     return uvicorn.Config(
-        application, host=address[0], port=address[1], http=cast(Any, protocol), ws="none",
+        application, http=cast(Any, protocol), ws="none",
         backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEAD_BYTES, log_config=None,
         access_log=False, server_header=False, timeout_keep_alive=cast(int, limits.idle_s), **options,
     )  # fmt: skip

@@ -17,10 +17,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -40,6 +41,8 @@ from starlette.routing import Route
 from collage.errors import CollageError
 from collage.logs import configure_logs
 from containers.connections import http_config
+from containers.draining import DrainingServer
+from containers.listening import open_socket
 from containers.outbox import Busy, Outbox, Replayed, Start
 from containers.prefect_client import prefect_client
 from containers.receiver_settings import ReceiverSettings
@@ -80,6 +83,7 @@ class Receiver:
         self._waiting.set_function(self._outbox.waiting)
         self._dispatcher = RunDispatcher(self._outbox, start, settings.attempts, self._count_start)
         self._work: asyncio.Task[None] | None = None
+        self._is_draining = False
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -104,11 +108,17 @@ class Receiver:
         headers = {"Retry-After": "5"} if result == "busy" else {}
         return JSONResponse({"result": result}, status, headers)
 
+    def drain(self) -> None:
+        """Become unready; deliveries are accepted as before."""
+        self._is_draining = True
+
     async def health(self, _: Request) -> Response:
         return PlainTextResponse("ok")
 
     async def ready(self, _: Request) -> Response:
         """Tell whether deliveries are accepted: the outbox answers and the dispatcher runs."""
+        if self._is_draining:
+            return PlainTextResponse("the receiver ends", 503)
         try:
             await asyncio.to_thread(self._outbox.waiting)
         except sqlite3.Error as error:
@@ -194,9 +204,8 @@ def start_key(settings: ReceiverSettings, name: str, version: str, *, delivery: 
     return f"webhook:{digest[:32]}"
 
 
-def make_apps(settings: ReceiverSettings, start: StartRun) -> tuple[Starlette, Starlette]:
+def make_apps(receiver: Receiver) -> tuple[Starlette, Starlette]:
     """Return the ASGI applications of webhooks, and of probes and metrics."""
-    receiver = Receiver(settings, start)
     webhooks = Starlette(
         routes=[Route("/webhooks/mlflow", receiver.webhook, methods=["POST"])],
         lifespan=receiver.lifespan,
@@ -221,7 +230,10 @@ def main() -> int:
             settings.optimize_deployment,
             settings.device,
         )
-        webhooks, status = make_apps(settings, start)
+        receiver = Receiver(settings, start)
+        listeners = [
+            open_socket(settings.host, port) for port in (settings.port, settings.status_port)
+        ]
     except CollageError as error:
         logger.error(str(error))
         return error.exit_code
@@ -231,23 +243,22 @@ def main() -> int:
             "COLLAGE_RECEIVER__JOURNAL", settings.journal, error,
         )  # fmt: skip
         return 1
-    asyncio.run(_serve(settings, webhooks, status))
+    asyncio.run(_serve(settings, receiver, listeners))
     return 0
 
 
-async def _serve(settings: ReceiverSettings, webhooks: Starlette, status: Starlette) -> None:
+async def _serve(
+    settings: ReceiverSettings, receiver: Receiver, listeners: Sequence[socket.socket]
+) -> None:
     """Serve both ports until SIGTERM; probes are answered until the last webhook has its answer."""
-    public, private = (
-        kind(
-            http_config(app, (settings.host, port), settings.limits(), timeout_graceful_shutdown=10)
-        )
-        for kind, app, port in (
-            (uvicorn.Server, webhooks, settings.port),
-            (_StatusServer, status, settings.status_port),
-        )
+    webhooks, status = (
+        http_config(app, settings.limits(), timeout_graceful_shutdown=10)
+        for app in make_apps(receiver)
     )
-    beside = asyncio.create_task(private.serve())
-    await public.serve()
+    public = DrainingServer(webhooks, settings.drain_s, receiver.drain)
+    private = _StatusServer(status)
+    beside = asyncio.create_task(private.serve([listeners[1]]))
+    await public.serve([listeners[0]])
     private.should_exit = True
     await beside
 

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from collage.release_names import OPTIMIZE_DEPLOYMENT, RELEASE_PATTERN, released
 from collage.settings import CollageSettings
 from containers.connections import ConnectionLimits
+from containers.listening import EVERY_ADDRESS
 
 
 class ReceiverSettings(CollageSettings):
@@ -64,7 +65,9 @@ class ReceiverSettings(CollageSettings):
         default=Path("/var/lib/collage/receiver.db"),
         description="small file that must survive restarts",
     )
-    host: str = Field(default="0.0.0.0", description="address to listen on")
+    host: str = Field(
+        default=EVERY_ADDRESS, description="address to listen on; `::` is every IPv4 and IPv6 one"
+    )
     port: int = Field(default=8080, ge=1, le=65535, description="port for webhooks")
     status_port: int = Field(
         default=8081,
@@ -76,6 +79,11 @@ class ReceiverSettings(CollageSettings):
     body_s: float = Field(default=10.0, gt=0, description="a body may take")
     idle_s: float = Field(default=10.0, gt=0, description="a connection may stay between requests")
     write_s: float = Field(default=10.0, gt=0, description="a client may take to read its answer")
+    drain_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="between SIGTERM, which makes it unready, and the end of the port",
+    )
     connections: int = Field(
         default=200, ge=1, description="then the one that was idle for longest is closed"
     )

@@ -4,8 +4,9 @@ Each entry of the bundle is a model of its own (`containers.serving.app.served_m
 It speaks the open inference protocol v2 over HTTP and needs the extra `serve` alone (and `s3`, for a
 bundle in S3): no compiler, no ONNX. The bundle's digests, processor, libraries and golden data are
 checked before the port opens, and the golden data again while nobody asks. How big a request may be
-follows from the model, and how much memory all requests use together from `--memory`. SIGTERM closes the
-port, answers what was begun, and ends with 0; a call that never ends ends the process with 1.
+follows from the model, and how much memory all requests use together from `--memory`. At SIGTERM the server
+is unready at once, goes on answering while proxies learn of it (`--drain`), closes the port, answers what
+was begun, and ends with 0; a call that never ends ends the process with 1.
 """
 
 import argparse
@@ -21,8 +22,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvicorn
-
 from collage.cli.signing import add_verify_options, verification
 from collage.errors import CollageError, OptionError
 from collage.logs import configure_logs
@@ -33,6 +32,8 @@ from collage.runtime.manifest import refuse_unproven
 from collage.store import open_store
 from collage.store.bundles import fetch_bundle
 from containers.connections import ConnectionLimits, http_config
+from containers.draining import DrainingServer
+from containers.listening import EVERY_ADDRESS, open_socket
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
 from containers.serving.memory import OTHER_SHAPES_TIMES, Memory, request_costs
@@ -81,7 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--alias", help="name or digest of the bundle in the store --bundle")
     parser.add_argument("--name", default="model", help="of the model in URLs (default: model)")
-    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument(
+        "--host",
+        default=EVERY_ADDRESS,
+        help="address to listen on (default ::, every IPv4 and IPv6 one)",
+    )
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument(
         "--threads", type=int, default=1,
@@ -109,8 +114,16 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_connections(parser)
     parser.add_argument(
-        "--stop-timeout", type=parse_duration, default=25.0, metavar="25s",
-        help="for requests under way after SIGTERM",
+        "--drain", type=parse_duration, default=5.0, metavar="5s",
+        help="between SIGTERM, which makes the server unready, and the end of the port (default 5s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stop-timeout", type=parse_duration, default=20.0, metavar="20s",
+        help="for requests under way after the drain (default 20s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gzip", type=parse_size, metavar="64KiB",
+        help="compress JSON answers from this size on for clients that accept it (default: none)",
     )  # fmt: skip
     add_verify_options(parser)
     parser.add_argument(
@@ -172,7 +185,7 @@ def _limits(engine: Engine, parsed: argparse.Namespace) -> Limits:
             f"--memory {memory_bytes >> 20}MiB is too little: one request of this model may need "
             f"{(largest >> 20) + 1} MiB. Give at least that, or lower --max-body."
         )
-    return Limits(costs, Memory(memory_bytes), parsed.body_timeout)
+    return Limits(costs, Memory(memory_bytes), parsed.body_timeout, gzip_from=parsed.gzip)
 
 
 def _serve(version: str, engine: Engine, limits: Limits, parsed: argparse.Namespace) -> int:
@@ -185,15 +198,15 @@ def _serve(version: str, engine: Engine, limits: Limits, parsed: argparse.Namesp
 
     watchdog = Watchdog(engine, parsed.watchdog or math.inf, give_up)
     server = Server(parsed.name, version, engine, limits, watchdog=watchdog)
-    http = uvicorn.Server(
-        http_config(
-            server.application(), (parsed.host, parsed.port), connections, lifespan="on",
-            timeout_graceful_shutdown=int(parsed.stop_timeout),
-        )
+    listener = open_socket(parsed.host, parsed.port)
+    config = http_config(
+        server.application(), connections, lifespan="on",
+        timeout_graceful_shutdown=int(parsed.stop_timeout),
     )  # fmt: skip
+    http = DrainingServer(config, parsed.drain, server.drain)
     # uvicorn stops gracefully on SIGTERM and then raises the signal once more, for whoever was there.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    http.run()
+    http.run([listener])
     return 0 if http.started and not watchdog.gave_up else 1
 
 

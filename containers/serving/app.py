@@ -1,9 +1,9 @@
 """The HTTP application: routes, limits, and the status of each error.
 
-400 invalid request, 404 another model, 408 incomplete body, 413 body too large, 503 no place or no memory
-(with Retry-After), 504 missed deadline of a call. Every error is `{"error": "..."}`, as the protocol
-requires. A request has a place until its answer is complete, and a reservation of memory until its client
-has the answer.
+400 invalid request, 404 another model, 408 incomplete body, 413 body too large, 415 unknown encoding of the
+body, 503 no place or no memory (with Retry-After), 504 missed deadline of a call. Every error is
+`{"error": "..."}`, as the protocol requires. A request has a place until its answer is complete, and a
+reservation of memory until its client has the answer.
 """
 
 import asyncio
@@ -21,12 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from collage.errors import InputError
 from collage.logs import log_context
 from collage.runtime.fallback import Fallback
 from collage.runtime.manifest import Signature
+from containers.serving.bodies import Refused, encoding_of, read_body, too_large
+from containers.serving.encodings import accepts_gzip
 from containers.serving.engine import Engine, Executable, TooSlow
 from containers.serving.memory import (
     Memory,
@@ -47,6 +48,7 @@ from containers.serving.protocol import (
     requested_outputs,
 )
 from containers.serving.protocol import Request as InferenceRequest
+from containers.serving.responses import ReservedResponse, compressed
 from containers.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -55,17 +57,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of requests: `body_s` for the transfer of a body, in seconds; `costs` for memory."""
+    """Limits of requests.
+
+    Attributes:
+        costs: limits of memory.
+        memory: memory of all requests together.
+        body_s: for the transfer of a body, in seconds.
+        gzip_from: smallest JSON answer that is compressed for clients that accept it, in bytes; None is none.
+    """
 
     costs: RequestCosts
     memory: Memory
     body_s: float = 30.0
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+    gzip_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class Server:
         self._limits = limits
         self._watchdog = watchdog
         self._watching: asyncio.Task[None] | None = None
+        self._is_draining = False
         self._models = served_models(name, engine)
         self._metrics = Metrics(name, version)
         # One thread: parsing holds the interpreter's lock anyway, and each thread keeps a heap.
@@ -144,8 +149,14 @@ class Server:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
 
+    def drain(self) -> None:
+        """Become unready; requests are answered as before."""
+        self._is_draining = True
+
     def _problem(self) -> str:
         """Return the reason against readiness; "" for a ready server."""
+        if self._is_draining:
+            return "the server ends; send requests to another one"
         if self._watching is None or self._watching.done():
             return self._engine.problem() or "nobody watches whether the model answers"
         return self._engine.problem()
@@ -214,8 +225,8 @@ class Server:
             return JSONResponse({"error": str(error)}, 504)
         except InputError as error:
             return JSONResponse({"error": str(error)}, 400)
-        except _Refused as error:
-            return JSONResponse({"error": str(error)}, error.status, {"Connection": "close"})
+        except Refused as error:
+            return JSONResponse({"error": str(error)}, error.status, error.headers)
         except ClientDisconnect:
             return JSONResponse({"error": "the client went away"}, 499)
         except Exception:
@@ -234,24 +245,37 @@ class Server:
                 [(output.size, output.nbytes) for output in outputs.values()],
             )
             render = partial(render_answer, model.name, self.version, inference_request, outputs)
-            return _ReservedResponse(await self._in_pool(render), reservation)
+            answer = await self._in_pool(render)
+            if self._is_compressed(request, answer):
+                answer = await self._in_pool(partial(compressed, answer))
+            return ReservedResponse(answer, reservation)
         except BaseException:
             reservation.release()
             raise
 
+    def _is_compressed(self, request: Request, answer: Answer) -> bool:
+        """Tell whether to compress an answer; the bytes of tensors hardly shrink."""
+        smallest = self._limits.gzip_from
+        if smallest is None or answer.header_length is not None or len(answer.body) < smallest:
+            return False
+        return accepts_gzip(request.headers.get("accept-encoding"))
+
     def _admit(self, request: Request) -> Reservation:
-        """Reserve the memory for reading and parsing the body."""
+        """Reserve the memory for reading and parsing the body; one with an encoding may get largest."""
         costs = self._limits.costs
         size = int(request.headers.get("content-length", costs.body_bytes))
         if size > costs.body_bytes:
-            raise self._too_big()
+            raise too_large(costs.body_bytes)
+        if encoding_of(request):
+            size = costs.body_bytes
         length = json_length(request.headers.get(HEADER_LENGTH), size)
         return self._limits.memory.reserve(costs.reading(size, length))
 
     async def _parsed(
         self, request: Request, model: ServedModel, reservation: Reservation
     ) -> InferenceRequest:
-        body = await self._body(request)
+        limits = self._limits
+        body = await read_body(request, limits.costs.body_bytes, limits.body_s, self._in_pool)
         length = request.headers.get(HEADER_LENGTH)
         signatures = model.signatures
         parse = partial(
@@ -259,7 +283,7 @@ class Server:
             body,
             length,
             signatures,
-            self._limits.costs.json,
+            limits.costs.json,
             defaults=model.defaults,
         )
         inference_request = await self._in_pool(parse)
@@ -297,22 +321,6 @@ class Server:
     async def _in_pool(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def _body(self, request: Request) -> bytearray:
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._limits.body_s):
-                async for chunk in request.stream():
-                    if len(body) + len(chunk) > self._limits.costs.body_bytes:
-                        raise self._too_big()
-                    body += chunk
-        except TimeoutError:
-            raise _Refused(408, f"the body took more than {self._limits.body_s:g} s") from None
-        return body
-
-    def _too_big(self) -> _Refused:
-        limit = self._limits.costs.body_bytes
-        return _Refused(413, f"the body has more than {limit} bytes, the most this model needs")
-
     def _requested(self, request: Request) -> ServedModel:
         """Return the model of a request. Raises HTTPException: 404 for another one."""
         name = request.path_params["name"]
@@ -324,31 +332,6 @@ class Server:
                 f"{' and '.join(map(repr, self._models))} of version {self.version!r}"
             )  # fmt: skip
         return model
-
-
-class _ReservedResponse(Response):
-    """An answer with reserved memory until the client has received it, or is cut off."""
-
-    def __init__(self, answer: Answer, reservation: Reservation) -> None:
-        headers = {} if answer.header_length is None else {HEADER_LENGTH: str(answer.header_length)}
-        kind = "application/octet-stream" if headers else "application/json"
-        super().__init__(answer.body, 200, headers, kind)
-        reservation.resize(2 * len(answer.body))  # here, and in the connection's buffer
-        self._reservation = reservation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send head and body, and an empty end, accepted by the server after the body is sent."""
-        head = {
-            "type": "http.response.start",
-            "status": self.status_code,
-            "headers": self.raw_headers,
-        }
-        try:
-            await send(head)
-            await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            self._reservation.release()
 
 
 async def _left(request: Request) -> None:

@@ -38,10 +38,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A body, and the length of its JSON if bytes of tensors follow."""
+    """A body, the length of its JSON if bytes of tensors follow, and its content encoding, "" without."""
 
     body: bytes
     header_length: int | None
+    encoding: str = ""
 
 
 def check_types(signatures: Sequence[Signature]) -> None:
@@ -97,6 +98,8 @@ def parse_request(
     outputs = {}
     for entry in _entries(raw, "outputs", optional=True):
         name = _name(entry, "an output")
+        if name in outputs:
+            raise InputError(f"the output {shown(name)} is requested twice")
         outputs[name] = _flag(_parameters(entry, f"output {shown(name)}"), "binary_data", binary)
     output_names = {tensor.name for signature in signatures for tensor in signature.outputs}
     if unknown := sorted(set(outputs) - output_names):
@@ -196,6 +199,8 @@ def _inputs(
             inputs[name] = from_json(name, data, dtype, shape)
         else:
             inputs[name] = from_bytes(name, tail, size, dtype, shape=shape)
+            if entry.get("data") is not None:
+                raise InputError(f"input {name!r} has both 'data' and 'binary_data_size'")
             tail = tail[inputs[name].nbytes :]
     return inputs, tail
 

@@ -29,7 +29,7 @@ class ModelServer:
         begin = time.perf_counter()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "containers.serve", "--bundle", str(bundle), "--name", "relu",
-             "--port", str(self.port), "--host", "127.0.0.1", *options],
+             "--port", str(self.port), "--host", "127.0.0.1", "--drain", "0s", *options],
             stderr=self._log,
         )  # fmt: skip
         while not self.is_open():

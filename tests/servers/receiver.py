@@ -32,6 +32,7 @@ class Receiver:
             "COLLAGE_RECEIVER__PORT": str(self.port),
             "COLLAGE_RECEIVER__STATUS_PORT": str(status_port),
             "COLLAGE_RECEIVER__JOURNAL": str(folder / "journal.db"),
+            "COLLAGE_RECEIVER__DRAIN_S": "0",
             "PREFECT_API_URL": prefect_url, **settings,
         }  # fmt: skip
         self.start()
