@@ -15,7 +15,8 @@
     │   └── UnprovenError     right, but slower than a framework or not proven to be as fast
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
     ├── StoreError            the store cannot be read or written            exit code 6
-    │   └── DamagedError      what is stored is not what was stored
+    │   ├── DamagedError      what is stored is not what was stored
+    │   └── RetainedError     a retention rule of the storage keeps an object
     ├── RegistryError         the model registry cannot be read or written   exit code 7
     └── RequirementError      right, but not what the command line requires  exit code 8
 
@@ -170,6 +171,10 @@ class StoreError(CollageError):
 
 
 class DamagedError(StoreError):
+    pass
+
+
+class RetainedError(StoreError):
     pass
 
 

@@ -38,6 +38,8 @@ def collect_garbage(
         f"{verb} {len(sweep.deleted)} objects, {sweep.bytes_deleted / (1 << 20):.1f} MiB; "
         f"{sweep.bundles} bundles keep {sweep.kept_blobs}"
     )
+    if sweep.retained:
+        message += f"; a retention rule of the storage keeps {len(sweep.retained)} others"
     get_run_logger().info("%s; %d batches of costs merged", message, merged)
     return Completed(message=message)
 

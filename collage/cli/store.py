@@ -254,12 +254,14 @@ def _gc(arguments: argparse.Namespace) -> int:
     if sweep.dry_run and (sweep.deleted or sweep.partial):
         lines.append("nothing was deleted: add --delete")
     lines += [f"restored {key}: it is referenced again" for key in sweep.restored]
+    lines += [f"kept {key}: a retention rule of the storage keeps it" for key in sweep.retained]
     if merged:
         lines.append(f"merged {merged + 1} batches of costs")
     facts = {
         "dry_run": sweep.dry_run, "deleted": [entry.key for entry in sweep.deleted],
         "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept_blobs,
         "bundles": sweep.bundles, "cost_batches_merged": merged, "restored": list(sweep.restored),
+        "retained": list(sweep.retained),
     }  # fmt: skip
     print_result(arguments.json, facts, "\n".join(lines))
     return 0

@@ -13,6 +13,7 @@ A damaged batch is a miss and is counted in `corrupt`. `compact` merges many sma
 coordination with readers.
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,12 @@ from hashlib import sha256
 from threading import Lock
 
 from collage.cost.lines import DAY_S, day_of
-from collage.errors import DamagedError
+from collage.errors import DamagedError, RetainedError
 from collage.store.base import Store, own_entries
 from collage.store.blobs import read_checked
 from collage.store.records import report_damage
+
+log = logging.getLogger(__name__)
 
 SEND_EVERY_S = 5.0
 """Longest time of a line before its batch is sent, in seconds, checked at the next line."""
@@ -119,7 +122,7 @@ def compact(store: Store, older_s: float, at_least: int = 64, keep_s: float = KE
     """Merge the batches of every environment with many batches; return the number of removed objects.
 
     The merged batch exists before its parts are deleted; a reader in between reads some lines twice. Damaged
-    batches stay.
+    batches stay, and so do those that a retention rule of the storage keeps.
 
     Args:
         store: the store.
@@ -143,21 +146,34 @@ def compact(store: Store, older_s: float, at_least: int = 64, keep_s: float = KE
 
 def _compact(store: Store, folder: str, keys: list[str], oldest: int) -> int:
     lines: dict[bytes, None] = {}  # an ordered set
-    intact = []
+    counts: dict[str, int] = {}  # lines of each batch; 0 for one with old lines
     for key, data in zip(keys, _read_all(store, keys), strict=True):
         if isinstance(data, bytes):
-            intact.append(key)
-            for line in data.splitlines(keepends=True):
-                day = day_of(line)
-                if day is None or day >= oldest:
-                    lines[line] = None
-    if len(intact) < 2:
+            batch = data.splitlines(keepends=True)
+            fresh = [line for line in batch if _is_fresh(line, oldest)]
+            counts[key] = len(set(fresh)) if len(fresh) == len(batch) else 0
+            lines.update(dict.fromkeys(fresh))
+    if len(counts) < 2:
         return 0
-    merged = _write(store, folder, lines)
-    for key in intact:
-        if key != merged:
-            store.delete(key)
-    return len(intact) - 1
+    # A batch with all lines is the rest of a sweep that could delete nothing: another copy would be waste.
+    whole = next((key for key, count in counts.items() if count == len(lines) > 0), None)
+    merged = whole or _write(store, folder, lines)
+    removed = sum(_try_delete(store, key) for key in counts if key != merged)
+    return removed if merged in counts else max(0, removed - 1)
+
+
+def _is_fresh(line: bytes, oldest: int) -> bool:
+    day = day_of(line)
+    return day is None or day >= oldest
+
+
+def _try_delete(store: Store, key: str) -> bool:
+    try:
+        store.delete(key)
+    except RetainedError as error:
+        log.info("a merged batch stays: %s", error)
+        return False
+    return True
 
 
 def _write(store: Store, prefix: str, lines: Iterable[bytes]) -> str:

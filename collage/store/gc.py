@@ -14,20 +14,26 @@ Objects are deleted after `older_s` in the trash. So if a sweep or a writer is k
 the next sweep still restores the objects (unless two sweeps with `older_s` of 0 run at once). A manifest in
 the trash (`collage unpublish`) keeps its files, and is restored if an alias names it.
 
+An object that a retention rule of the storage keeps (object lock) stays, is told, and stops nothing.
+
 An unreadable manifest stops the sweep before it begins: its references are unknown. Linear in the number of
 objects, with one request each, plus the requests for deleted objects.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from collage.errors import RetainedError
 from collage.runtime.json_fields import is_digest
 from collage.store.aliases import list_aliases
 from collage.store.base import BlobDigest, Entry, Store, own_entries
 from collage.store.blobs import blob_key, trash_key, unseal
 from collage.store.manifests import bundle_files, bundle_key, list_bundles, read_bundle
 from collage.store.records import Fields, RecordError, parse_object
+
+log = logging.getLogger(__name__)
 
 OLDER_S = 24 * 3600.0
 DAY_S = 24 * 3600.0
@@ -69,7 +75,12 @@ class Retention:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The deleted objects of a sweep (with `dry_run`: the candidates); `restored` has restored keys."""
+    """The deleted objects of a sweep (with `dry_run`: the candidates).
+
+    Attributes:
+        restored: keys of objects that are referenced again.
+        retained: keys of garbage that a retention rule of the storage keeps.
+    """
 
     dry_run: bool
     deleted: tuple[Entry, ...]
@@ -77,6 +88,7 @@ class Sweep:
     kept_blobs: int
     bundles: int
     restored: tuple[str, ...] = ()
+    retained: tuple[str, ...] = ()
 
     @property
     def bytes_deleted(self) -> int:
@@ -114,9 +126,10 @@ def collect_garbage(
     trashed = [entry for entry in listed if entry.key.startswith(TRASH)]
     due = [entry for entry in trashed if entry.age_s >= older_s and not marks.needs(_place(entry))]
     restored: tuple[str, ...] = ()
+    retained_keys: list[str] = []
     if not dry_run:
-        garbage = _each(garbage, lambda entry: _remove(store, entry, older_s))
-        restored, due = _empty_trash(store, older_s)
+        garbage = _each(garbage, lambda entry: _remove(store, entry, older_s), retained_keys)
+        restored, due = _empty_trash(store, older_s, retained_keys)
         restored_keys = {*restored}
         garbage = [entry for entry in garbage if entry.key not in restored_keys]
     partial = store.remove_partial(older_s, dry_run)
@@ -127,8 +140,9 @@ def collect_garbage(
         entry.key.startswith("blobs/") and entry.key not in deleted_keys for entry in listed
     )
     return Sweep(
-        dry_run, deleted, tuple(partial), kept_blobs, bundles=len(marks.bundles), restored=restored
-    )
+        dry_run, deleted, tuple(partial), kept_blobs, bundles=len(marks.bundles), restored=restored,
+        retained=tuple(sorted(retained_keys)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -277,26 +291,41 @@ def _remove(store: Store, entry: Entry, older_s: float) -> bool:
     return True
 
 
-def _empty_trash(store: Store, older_s: float) -> tuple[tuple[str, ...], list[Entry]]:
-    """Restore needed objects and delete those past their time in the trash; return both."""
+def _empty_trash(
+    store: Store, older_s: float, retained: list[str]
+) -> tuple[tuple[str, ...], list[Entry]]:
+    """Restore needed objects and delete those past their time in the trash; return both.
+
+    Args:
+        retained: receives the keys of objects that cannot be deleted.
+    """
     trashed = _list(store, (TRASH,))
     if not trashed:
         return (), []
     marks = _mark(store, _list(store, ("requests/", "results/", f"{TRASH}requests/")), older_s)
     needed = [entry for entry in trashed if marks.needs(_place(entry))]
     missing = [entry for entry in needed if store.stat(_place(entry)) is None]
-    restored = _each(missing, lambda entry: store.copy(entry.key, _place(entry)))
+    restored = _each(missing, lambda entry: store.copy(entry.key, _place(entry)), retained)
     due = [entry for entry in trashed if entry not in needed and entry.age_s >= older_s]
 
     def drop(entry: Entry) -> bool:
         store.delete(entry.key)
         return True
 
-    return tuple(map(_place, restored)), _each(due, drop)
+    return tuple(map(_place, restored)), _each(due, drop, retained)
 
 
-def _each(entries: list[Entry], act: Callable[[Entry], bool]) -> list[Entry]:
-    """Act on all entries; return those with success."""
+def _each(entries: list[Entry], act: Callable[[Entry], bool], retained: list[str]) -> list[Entry]:
+    """Act on all entries; return those with success. `retained` receives the keys of immutable ones."""
+
+    def attempt(entry: Entry) -> bool:
+        try:
+            return act(entry)
+        except RetainedError as error:
+            log.info("%s", error)
+            retained.append(entry.key)
+            return False
+
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-        done = list(pool.map(act, entries))
+        done = list(pool.map(attempt, entries))
     return [entry for entry, is_done in zip(entries, done, strict=True) if is_done]

@@ -13,27 +13,13 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
-from collage.errors import StoreError
+from collage.errors import RetainedError, StoreError
 from collage.store.base import check_key
-from collage.store.s3_errors import advise
+from collage.store.s3_errors import RefusedError, advise
 from collage.store.s3_settings import S3Settings
 
 BODY_ERRORS = (BotoCoreError, HTTPError)
 """Errors of reading the body of an answer; botocore translates broken connections, and no TLS errors."""
-
-
-class RefusedError(Exception):
-    """An answer that is no success; `code` is S3's error code, `status` the HTTP status."""
-
-    def __init__(self, code: str, status: int) -> None:
-        super().__init__(code)
-        self.code = code
-        self.status = status
-
-    @property
-    def is_precondition(self) -> bool:
-        """Whether a condition on the object's version failed (412)."""
-        return self.status == 412
 
 
 class _DeadlineError(BotoCoreError):
@@ -67,7 +53,7 @@ class S3Client:
             self._deadline = threading.local()
             self.boto.meta.events.register("before-send.s3", self._check_deadline)
         except (BotoCoreError, ValueError) as error:
-            self.fail("open", "", type(error).__name__, 0, error=error)
+            self.fail("open", "", error)
 
     @property
     def url(self) -> str:
@@ -94,24 +80,74 @@ class S3Client:
             )
             return answer
         except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            raise RefusedError(str(error.response["Error"].get("Code", status)), status) from error
+            raise _refusal(error) from error
         except (BotoCoreError, ValueError) as error:
-            self.fail(operation.replace("_", " "), key, type(error).__name__, 0, error=error)
+            self.fail(operation.replace("_", " "), key, error)
 
-    def refuse(self, action: str, key: str, refused: RefusedError) -> NoReturn:
-        """Raise StoreError for an answer that is no success."""
-        self.fail(action, key, refused.code, refused.status, error=refused)
+    def look_at(self, key: str) -> dict[str, Any] | None:
+        """Return the head of an object, or None if it is absent. Raises StoreError.
 
-    def fail(self, action: str, key: str, code: str, status: int, *, error: Exception) -> NoReturn:
-        """Raise StoreError with bucket, key and advice, without the untrusted text of the service."""
+        The answer to HEAD has no body, so its refusal is a mere status: GET tells the reason.
+        """
+        try:
+            return self.call("head_object", key, Key=self.full_key(key))
+        except RefusedError as refused:
+            if refused.status == 404:
+                return None
+            self.refuse("look at", key, self._explained(key, refused))
+
+    def sign(self, key: str, expires_s: float, **parameters: str) -> str:
+        """Return a signed address for reading an object; nothing is sent. Raises StoreError."""
+        place = {"Bucket": self.settings.bucket, "Key": self.full_key(key)}
+        try:
+            signed: str = self.boto.generate_presigned_url(
+                "get_object", Params=place | parameters, ExpiresIn=int(expires_s)
+            )
+            return signed
+        except (BotoCoreError, ValueError) as error:
+            self.fail("sign", key, error)
+
+    def refuse(
+        self, action: str, key: str, refused: RefusedError, error: Exception | None = None
+    ) -> NoReturn:
+        """Raise StoreError with bucket, key and advice, without the untrusted text of the service.
+
+        Raises:
+            RetainedError: a retention rule of the bucket is the reason.
+            StoreError: it is another one.
+        """
         place = f"s3://{self.settings.bucket}/{self.prefix}{key}"
         through = f" at {self.settings.endpoint}" if self.settings.endpoint else ""
+        code, status = refused.code, refused.status
         answer = f"{status} {code}" if status and code != str(status) else code
-        raise StoreError(
-            f"cannot {action} {place}{through}: {answer}. {advise(code, status)}"
-        ) from error
+        kind = RetainedError if refused.is_retained else StoreError
+        raise kind(f"cannot {action} {place}{through}: {answer}. {advise(refused)}") from (
+            error or refused
+        )
+
+    def fail(self, action: str, key: str, error: Exception) -> NoReturn:
+        """Raise StoreError for an error of the client: no answer, or none of S3."""
+        self.refuse(action, key, RefusedError(type(error).__name__, 0), error)
+
+    def _explained(self, key: str, refused: RefusedError) -> RefusedError:
+        if refused.code != str(refused.status):
+            return refused
+        try:
+            self.call("get_object", key, Key=self.full_key(key), Range="bytes=0-0")["Body"].close()
+        except RefusedError as explained:
+            if explained.status == refused.status:
+                return explained
+        return refused
 
     def _check_deadline(self, **_: object) -> None:
         if time.monotonic() > self._deadline.at_s:
             raise _DeadlineError
+
+
+def _refusal(error: ClientError) -> RefusedError:
+    metadata = error.response.get("ResponseMetadata", {})
+    status = metadata.get("HTTPStatusCode", 0)
+    details = error.response["Error"]
+    region = details.get("Region") or metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+    code, text = details.get("Code", status), details.get("Message", "")
+    return RefusedError(str(code), status, text=str(text), region=str(region))

@@ -1,15 +1,17 @@
 """Probe of an S3 service for conditional writes: concurrent writers must never overwrite each other."""
 
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NoReturn
 from uuid import uuid4
 
 from collage.errors import StoreError
 from collage.store.base import Version
 from collage.store.s3 import S3Store
-from collage.store.s3_client import RefusedError
-from collage.store.s3_errors import NO_CONDITIONS
+from collage.store.s3_errors import NO_CONDITIONS, RefusedError
+from collage.store.s3_settings import S3Settings
 from collage.store.s3_writer import ABSENT
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ def probe_conditional_writes(store: S3Store) -> None:
         _probe_create(store, key)
         _probe_swap(store, key)
     except RefusedError as refused:
-        if refused.status in (400, 405, 412, 501):
+        if refused.status in (400, 405, 412, 501) or refused.code == "SignatureDoesNotMatch":
             _require_plain_writes(store, key)
             _no_conditions(store, f"answers {refused.status} {refused.code} to them")
         store.client.refuse("write", key, refused)
@@ -38,11 +40,42 @@ def probe_conditional_writes(store: S3Store) -> None:
 
 
 def _require_plain_writes(store: S3Store, key: str) -> None:
-    """Raise StoreError with the service's reason if it refuses a write without conditions too."""
+    """Raise StoreError with the service's reason if it refuses a write without conditions too.
+
+    Services name the reason badly (`InvalidArgument`, a wrong signature), so the write is repeated without
+    each optional part of the request: the one that is refused is then certain.
+    """
+    refused = _refusal_of_plain_write(store, key)
+    if refused is None:
+        return
+    settings = store.client.settings
+    for part, advice, changed in _simpler(settings):
+        simpler = S3Store(changed)
+        if _refusal_of_plain_write(simpler, key) is None:
+            probe_conditional_writes(simpler)  # without them the service is of no use anyway
+            raise StoreError(
+                f"{store.url} ({settings.endpoint or 'AWS'}) refuses {part} with {refused.status} "
+                f"{refused.code}; {advice}"
+            )
+    store.client.refuse("write", key, refused)
+
+
+def _refusal_of_plain_write(store: S3Store, key: str) -> RefusedError | None:
     try:
         store.writer.put(key, b"no condition", {})
     except RefusedError as refused:
-        store.client.refuse("write", key, refused)
+        return refused
+    return None
+
+
+def _simpler(settings: S3Settings) -> Iterator[tuple[str, str, S3Settings]]:
+    """Yield optional parts of requests, the advice to leave each out, and the settings without it."""
+    if settings.checksum != "when_required":
+        changed = replace(settings, checksum="when_required")
+        yield "checksums", "set `checksum=when_required` in the address", changed
+    if settings.encryption:
+        advice = "leave `encryption` out of the address, or set up the service's keys"
+        yield "encryption", advice, replace(settings, encryption="", kms_key="")
 
 
 def _probe_create(store: S3Store, key: str) -> None:
@@ -64,9 +97,7 @@ def _probe_create(store: S3Store, key: str) -> None:
 def _probe_swap(store: S3Store, key: str) -> None:
     stale = _version(store, key)
     if not store.swap(key, b"swapped", stale):
-        store.quotes_etags = False  # some services compare with the bare ETag
-        if not store.swap(key, b"swapped", stale):
-            _no_conditions(store, "refuses a right If-Match")
+        _no_conditions(store, "refuses a right If-Match")
     if store.swap(key, b"lost update", stale):
         _no_conditions(store, "ignores If-Match")
 

@@ -1,7 +1,7 @@
 """Settings of a store in S3, and their form in an address: `s3://bucket/prefix?setting=value&...`."""
 
 from dataclasses import dataclass, fields
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from collage.errors import OptionError
 
@@ -58,7 +58,7 @@ class S3Settings:
             )
         if self.kms_key and self.encryption != "aws:kms":
             raise OptionError("S3 store: kms_key needs encryption=aws:kms")
-        if "@" in urlsplit(self.endpoint).netloc:
+        if "@" in _split(self.endpoint).netloc:
             raise OptionError(f"S3 store: the endpoint holds credentials; {_CREDENTIALS}")
 
 
@@ -77,7 +77,7 @@ _CREDENTIALS = (
 
 def parse_s3(address: str) -> S3Settings:
     """Parse `s3://bucket/prefix?...`. Raises OptionError; its message repeats no value."""
-    parts = urlsplit(address)
+    parts = _split(address)
     if "@" in parts.netloc:
         raise OptionError(f"the store's address holds credentials; {_CREDENTIALS}")
     if not parts.netloc:
@@ -95,3 +95,12 @@ def parse_s3(address: str) -> S3Settings:
         except ValueError:
             raise OptionError(f"the store's address: {name} is a number") from None
     return S3Settings(parts.netloc, parts.path.strip("/"), **values)  # type: ignore[arg-type]
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:  # an IPv6 address without its second bracket
+        raise OptionError(
+            "the store's address is malformed: an IPv6 address stands in brackets, as in http://[::1]:9000"
+        ) from None

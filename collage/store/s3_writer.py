@@ -4,6 +4,7 @@ s3transfer refuses conditions, so large content is sent in parts by hand: the co
 and abandoned parts are removed.
 """
 
+import hashlib
 import logging
 import random
 import time
@@ -17,7 +18,8 @@ from typing import BinaryIO
 from collage.errors import StoreError
 from collage.store.base import Source
 from collage.store.blobs import digest_of
-from collage.store.s3_client import RefusedError, S3Client
+from collage.store.s3_client import S3Client
+from collage.store.s3_errors import RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +71,13 @@ class S3Writer:
         """Copy an object of `size` bytes inside the service. Raises RefusedError, StoreError."""
         source = {"Bucket": self._settings.bucket, "Key": self._client.full_key(key)}
         if size > COPIED_BYTES:
-            self._copy_parts(source, target, size)
-        else:
-            full, extra = self._client.full_key(target), self._encryption()
-            self._client.call("copy_object", target, Key=full, CopySource=source, **extra)
+            try:
+                return self._copy_parts(source, target, size)
+            except RefusedError as refused:
+                if refused.status != 501:
+                    raise  # some services copy whole objects only
+        full, extra = self._client.full_key(target), self._encryption()
+        self._client.call("copy_object", target, Key=full, CopySource=source, **extra)
 
     def abort(self, full: str, upload: str) -> None:
         """Remove the parts of an unfinished upload, by its full key and id. Raises StoreError."""
@@ -103,7 +108,7 @@ class S3Writer:
                 parts = list(sent)
             self._complete(key, upload, parts, condition)
         except RefusedError as refused:
-            if refused.code == "NoSuchUpload" and self._exists(key):
+            if refused.code == "NoSuchUpload" and self._client.look_at(key) is not None:
                 return  # the upload is complete, and only the answer was lost
             self._try_abort(full, upload)
             raise
@@ -136,6 +141,7 @@ class S3Writer:
         checksum = self._checksum(data)
         place = {"Key": self._client.full_key(key), "UploadId": upload, "PartNumber": number}
         answer = self._client.call("upload_part", key, **place, Body=data, **checksum)
+        checksum.pop("ContentMD5", None)  # of the request alone
         return {"PartNumber": number, "ETag": answer["ETag"], **checksum}
 
     def _copy_parts(self, source: dict[str, str], target: str, size: int) -> None:
@@ -155,15 +161,6 @@ class S3Writer:
             self._try_abort(full, upload["UploadId"])
             raise
 
-    def _exists(self, key: str) -> bool:
-        try:
-            self._client.call("head_object", key, Key=self._client.full_key(key))
-        except RefusedError as refused:
-            if refused.status == 404:
-                return False
-            self._client.refuse("look at", key, refused)
-        return True
-
     def _try_abort(self, full: str, upload: str) -> None:
         """Abort an upload after another error, which matters more; `collage gc` removes what stays."""
         try:
@@ -172,9 +169,12 @@ class S3Writer:
             log.info("an unfinished upload of %s stays: %s", full, error)
 
     def _checksum(self, source: Source) -> dict[str, str]:
-        """Return the checksum with which the service detects changes in transit."""
+        """Return the checksum with which the service detects changes in transit.
+
+        Every service knows Content-MD5, and a bucket with Object Lock demands it or a newer checksum.
+        """
         if self._settings.checksum != "when_supported":
-            return {}
+            return {"ContentMD5": b64encode(_md5_of(source)).decode()}
         return {"ChecksumSHA256": b64encode(bytes.fromhex(digest_of(source))).decode()}
 
     def _encryption(self) -> dict[str, str | bool]:
@@ -192,6 +192,14 @@ class S3Writer:
 def size_of(source: Source) -> int:
     """Return the size of content, in bytes."""
     return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+
+def _md5_of(source: Source) -> bytes:
+    digest = hashlib.md5(usedforsecurity=False)
+    with _open_source(source) as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.digest()
 
 
 def _open_source(source: Source) -> AbstractContextManager[BinaryIO]:

@@ -113,7 +113,9 @@ def test_bad_credentials_are_explained_and_not_repeated(
         "s3://bucket?part_bytes=1",
         "s3://bucket?encryption=rot13",
         "s3://bucket?kms_key=abc",
-        "gs://bucket",
+        "s3://bucket?endpoint=http://[::1:9000",
+        "s3://[bucket/prefix",
+        "ftp://bucket",
     ],
 )
 def test_bad_addresses_are_refused_and_not_repeated(address):
@@ -167,6 +169,7 @@ def test_settings_reach_the_service(bucket, proxy, monkeypatch):
     [
         ("addressing=path", "http://minio:9000/models/"),
         ("addressing=virtual", "http://models.minio:9000/"),
+        ("addressing=path&endpoint=http://[::1]:9000", "http://[::1]:9000/models/"),
     ],
 )
 def test_addressing(credentials, settings, start):
