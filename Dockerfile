@@ -69,14 +69,14 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM environment AS measure-environment
 ARG CUDA=
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/collage/bin/pip install "$(echo /dist/*.whl)[compile,s3${CUDA:+,cuda}]" \
+    /opt/collage/bin/pip install "$(echo /dist/*.whl)[compile,s3,obstore${CUDA:+,cuda}]" \
     && /opt/collage/bin/pip uninstall -q -y pip setuptools \
     && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2
 
 # OpenVINO's wheel brings plug-ins for devices and readers of formats that a bundle never uses.
 FROM environment AS serve-environment
 ARG CUDA=
-ARG SERVE_EXTRAS=serve,s3
+ARG SERVE_EXTRAS=serve,s3,obstore
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/collage/bin/pip install "$(echo /dist/*.whl)[${SERVE_EXTRAS}${CUDA:+,cuda}]" \
     && /opt/collage/bin/pip uninstall -q -y pip setuptools \

@@ -119,8 +119,6 @@ class Options:
             set, e.g. "ids:1,value=0,crop=logits:1" (`collage.option_text.parse_pad`).
         allow_slower: whether a bundle without this proof is written; its manifest says so, and stores and
             servers refuse it.
-        plan: the plan.json of a bundle, whose regions are measured and judged instead of a search; None: a
-            search.
         cache_dir: folder of the local store; None: `collage` in the user's cache folder.
         store: address of a store that shares costs between machines; None: no sharing.
     """
@@ -224,11 +222,6 @@ class Options:
         False, "--allow-slower", "write the bundle even if it is not proven as fast as the frameworks; "
         "publish, alias and serve refuse it",
         is_of_machine=True,
-    )  # fmt: skip
-    plan: Path | None = declare(
-        None, "--plan", "apply the plan of a bundle (its plan.json) instead of a search; its regions are "
-        "measured and judged",
-        metavar="plan.json", parse=Path, is_of_machine=True,
     )  # fmt: skip
     cache_dir: Path | None = declare(
         None,

@@ -46,7 +46,7 @@ MISTAKES = pytest.mark.parametrize(
         ("compile model.onnx --seed -1", 2, "seed must not be negative"),
         ("compile model.onnx --verify 0s", 2, "verify_s must be above 0"),
         ("compile model.onnx --store file", 2, "file is a file; a store is a folder"),
-        ("compile model.onnx --store http://x", 2, "a store is a folder or s3://"),
+        ("compile model.onnx --store http://x", 2, "a store is a folder, s3://"),
         ("run file", 5, "file holds no bundle"),
         ("explain file", 5, "file is damaged"),
         ("diff none none", 2, "none holds no report.json"),

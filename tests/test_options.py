@@ -39,7 +39,6 @@ WRITTEN = {
     "exact_only": (["--exact-only"], True),
     "pad": (["--pad", "x:2", "--pad", "y:1,value=-1"], ("x:2", "y:1,value=-1")),
     "allow_slower": (["--allow-slower"], True),
-    "plan": (["--plan", "plan.json"], Path("plan.json")),
     "cache_dir": (["--cache-dir", "costs"], Path("costs")),
     "store": (["--store", "s3://bucket/prefix"], "s3://bucket/prefix"),
 }  # fmt: skip

@@ -19,7 +19,6 @@ from collage.errors import GateError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.original_interface import read_interface
 from collage.options import Options
-from collage.pipeline.applied_plan import TUNED, apply_plan
 from collage.pipeline.bodies import BodyPartitioner
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import CompileContext, open_compile_context
@@ -45,7 +44,7 @@ from collage.report.progress import Progress
 from collage.report.summary import Summary
 from collage.search.enumeration import EnumeratedFunction
 from collage.store.atomic_folder import check_output
-from collage.verify.decision import NO_ORIGINALS, Decision, OriginalPlans
+from collage.verify.decision import Decision
 from collage.verify.reference_run import AccuracySample, Samples
 
 
@@ -108,11 +107,8 @@ def _compile_function(
     samples = sampled(model, function, context)
     bodies.partition(function, samples.reference_dir)
     enumerated = enumerated_function(function, context)
-    original = OriginalFile(model, function, context)
-    if context.options.plan is not None:
-        result = _apply_plan(model, enumerated, samples, original, context=context)
-        return _compiled(result, original, samples, context)
     measurer = local_measurer(function, samples.reference_dir, context)
+    original = OriginalFile(model, function, context)
     try:
         search, checkpoint = search_with_measurements(enumerated, measurer, context)
     except SearchError as error:
@@ -133,46 +129,6 @@ def _compile_function(
     return _compiled(result, original, samples, context)
 
 
-def _apply_plan(
-    model: Model,
-    enumerated: EnumeratedFunction,
-    samples: Samples,
-    original: OriginalFile,
-    *,
-    context: CompileContext,
-) -> GateStageResult:
-    """Measure and judge the plan of the options; nothing else may ship.
-
-    Raises:
-        InputError: the plan does not fit the function or this machine.
-        SearchError: a region of the plan computes wrong numbers or does not run here.
-    """
-    enumerated, regions = apply_plan(enumerated, context.backends, context.options)
-    if frameworks := {region.original for region in regions} - {""}:
-        error = SearchError(
-            f"{enumerated.function.name}: the plan is the original file in {' or '.join(frameworks)}, "
-            "which does not run here; compile without --plan"
-        )
-        alone = replace(original.plans, baselines=original.plans.baselines & frameworks)
-        if not alone.baselines:
-            raise error
-        return _original_alone(enumerated, samples, original, context, error=error, originals=alone)
-    measurer = local_measurer(enumerated.function, samples.reference_dir, context)
-    search, checkpoint = search_with_measurements(enumerated, measurer, context)
-    is_new = False
-    if any(region.variant == TUNED for region in regions):
-        search, is_new = tune_and_search(search, checkpoint, samples.reference_dir, context)
-    return refine_and_decide(
-        model,
-        search,
-        samples,
-        originals=NO_ORIGINALS,
-        file=checkpoint,
-        has_new_candidates=is_new,
-        context=context,
-    )
-
-
 def _original_alone(
     enumerated: EnumeratedFunction,
     samples: Samples,
@@ -180,7 +136,6 @@ def _original_alone(
     context: CompileContext,
     *,
     error: SearchError,
-    originals: OriginalPlans | None = None,
 ) -> GateStageResult:
     """Let the original file ship where no plan of regions computes its numbers, as with random operators.
 
@@ -192,11 +147,7 @@ def _original_alone(
     with gate_of(original.model, function, samples, context) as gate:
         try:
             decision = gate.decide(
-                function,
-                (),
-                samples.inputs,
-                samples.expected,
-                originals=originals or original.plans,
+                function, (), samples.inputs, samples.expected, originals=original.plans
             )
         except GateError:
             raise error from None

@@ -45,7 +45,6 @@ from collage.report.summary import (
 from collage.rules.rule import HOST
 from collage.search.bounds import RooflineBounds, bounded_optimum
 from collage.search.graph_launches import predicted_s
-from collage.search.problem import Option
 from collage.verify.verdict import Verdict
 
 LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
@@ -195,28 +194,21 @@ def _alone_s(result: FunctionResult) -> float | None:
 
 
 def _plan(run: CompileFacts, result: FunctionResult) -> list[PlannedRegion]:
-    return [_planned_region(run, result, option) for option in result.chosen.plan.options]
-
-
-def _planned_region(run: CompileFacts, result: FunctionResult, option: Option) -> PlannedRegion:
-    enumerated, costs = result.search.enumerated, result.search.costs
-    function, request = enumerated.function, enumerated.work.get(option.key)
-    operators = operators_of(function.graph, option)
-    return PlannedRegion(
-        function=function.name,
-        nodes=tuple(indices(option.nodes)),
-        ops=operators,
-        backend=option.backend,
-        label=region_label(operators),
-        cost_s=costs[option.key].seconds,
-        precision=region_precision(function, option),
-        error=costs[option.key].error,
-        nan=nan_treatment(option, costs[option.key], run.spreads_nan),
-        names=tuple(function.graph.nodes[index].name for index in indices(option.nodes)),
-        variant=option.variant,
-        implementation=request.label if request else "",
-        original=result.decision.chosen.original,
-    )
+    function, costs = result.search.enumerated.function, result.search.costs
+    return [
+        PlannedRegion(
+            function=function.name,
+            nodes=tuple(indices(option.nodes)),
+            ops=operators_of(function.graph, option),
+            backend=option.backend,
+            label=region_label(operators_of(function.graph, option)),
+            cost_s=costs[option.key].seconds,
+            precision=region_precision(function, option),
+            error=costs[option.key].error,
+            nan=nan_treatment(option, costs[option.key], run.spreads_nan),
+        )
+        for option in result.chosen.plan.options
+    ]
 
 
 def _function(result: FunctionResult, peaks: Peaks) -> FunctionReport:

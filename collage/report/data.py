@@ -158,7 +158,7 @@ class PeakRates(FrozenModel):
     memory_bytes_per_s: float
 
 
-REPORT_SCHEMA_VERSION = 4
+REPORT_SCHEMA_VERSION = 3
 
 
 class ReportData(FrozenModel):

@@ -32,10 +32,6 @@ class PlannedRegion(FrozenModel):
             reduced precision.
         error: numerical error of a region with reduced precision, 0 otherwise.
         nan: treatment of NaN: "" for the original's, "hidden" or "spread" (docs/numerics.md).
-        names: names of the nodes, in the order of `nodes`.
-        variant: variant of the backend, "" for its only one, "tuned" for a tuned schedule.
-        implementation: label that chose the implementation, "" for the backend's own choice.
-        original: framework that runs the original file whole; "" for a region.
     """
 
     function: str
@@ -47,10 +43,6 @@ class PlannedRegion(FrozenModel):
     precision: str = ""
     error: float = 0.0
     nan: NanTreatment = NanTreatment.KEPT
-    names: tuple[str, ...] = ()
-    variant: str = ""
-    implementation: str = ""
-    original: str = ""
 
 
 class Latencies(FrozenModel):

@@ -1,4 +1,4 @@
-"""The store of blobs, costs and bundles: a local folder, or S3."""
+"""The store of blobs, costs and bundles: a local folder, S3, or another cloud."""
 
 from collage.store.base import BlobDigest, Entry, Source, Store, StoredObject, Version
 from collage.store.open import open_store

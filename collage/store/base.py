@@ -128,6 +128,16 @@ class Store(Protocol):
         """Delete the object, if it exists."""
         ...
 
+    def link(self, key: str, expires_s: float, media_type: str) -> str:
+        """Return an address with which a browser opens the object, without credentials of its own.
+
+        Args:
+            key: key of an object; its existence is not checked.
+            expires_s: life of the address, in seconds; credentials of a role may end it earlier.
+            media_type: content type that the browser is told, where the protocol can say it.
+        """
+        ...
+
     def remove_partial(self, older_s: float, dry_run: bool) -> list[str]:
         """Remove partial writes of killed writers, invisible to readers; return their descriptions."""
         ...

@@ -122,6 +122,9 @@ class DirectoryStore:
         with self._explained("delete", path):
             path.unlink(missing_ok=True)
 
+    def link(self, key: str, expires_s: float, media_type: str) -> str:
+        return self._path(key).absolute().as_uri()
+
     def remove_partial(self, older_s: float, dry_run: bool) -> list[str]:
         limit = time.time() - older_s
         removed = []

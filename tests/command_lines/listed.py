@@ -115,13 +115,11 @@ HELM_INSTALL = "tests/command_lines/test_others.py::test_helm_renders_what_the_l
 HELM_TEST = "tests/helm/test_api_server.py::test_hooks_and_tests_run_on_a_node"
 PYTEST = "tests/command_lines/test_others.py::test_pytest_finds_the_tests_of_the_line"
 FLOWS = "tests/flows/test_end_to_end.py::test_an_alias_is_all_it_takes"
-PLAN = "tests/pipeline/test_applied_plan.py::test_a_plan_is_measured_and_judged_without_a_search"
 PREFECT = "tests/flows/test_command_lines.py::test_prefects_lines_of_the_documents_run"
 ADOPT = "tests/flows/test_releases.py::test_a_release_adopts_deployments_of_before_it_had_a_name"
 WORKER = "tests/flows/test_releases.py::test_a_worker_refuses_the_pool_of_another"
 
 ELSEWHERE: Mapping[str, str] = {
-    "collage compile model.onnx --plan bundle/plan.json": PLAN,
     **dict.fromkeys(
         ("make demo", "make test", "make test-all", "make images", "make pipeline", "make e2e", "make bench",
          "make cuda-check", "make gpu-check", "make chart-docs", "make setup", "make lint", "make types",

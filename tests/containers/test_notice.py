@@ -31,7 +31,7 @@ def test_every_image_has_its_libraries_in_notice():
 
 
 def test_extras_are_read_from_the_dockerfile():
-    assert extras("serve", cuda=False) == {"serve", "s3"}
+    assert extras("serve", cuda=False) == {"serve", "s3", "obstore"}
     assert extras("controller", cuda=True) == {"flows", "mlflow", "receiver", "cuda-build"}
 
 

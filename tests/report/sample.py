@@ -206,8 +206,7 @@ def _summary(function: FunctionReport, predicted_s: float, hostile: str) -> Summ
         speedup_over_best=1.31 / 1.03,
         plan=tuple(
             PlannedRegion(function=function.name, nodes=region.nodes, ops=region.ops,
-                          backend=region.backend, label=region.label, cost_s=region.predicted_s,
-                          names=tuple(function.nodes[index].name for index in region.nodes))
+                          backend=region.backend, label=region.label, cost_s=region.predicted_s)
             for region in function.regions
         ),
         candidates=CandidateCounts(enumerated=1240, unique=316, measured=84, cached=12, invalid=9),

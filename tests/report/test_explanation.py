@@ -163,7 +163,7 @@ def test_what_is_no_report_is_refused(bundle, tmp_path):
     with pytest.raises(BundleError, match="damaged"):
         read_report(bundle)
     (bundle / "report.json").write_text(
-        text.replace('"schema_version":4', '"schema_version":99', 1)
+        text.replace('"schema_version":3', '"schema_version":99', 1)
     )
     with pytest.raises(BundleError, match="schema 99"):
         read_report(bundle)

@@ -41,8 +41,7 @@ def test_the_keys_of_the_json_document(part):
     document = json.loads(sample_report().summary.to_json())
     assert list(document[part] if part else document) == KEYS[part]
     assert list(document["plan"][0]) == [
-        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error", "nan",
-        "names", "variant", "implementation", "original",
+        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error", "nan"
     ]  # fmt: skip
     (function,) = document["functions"]
     assert list(function) == [

@@ -11,6 +11,7 @@ from tests.store import policies, versitygw
 from tests.store.proxy import Proxy
 
 PREFIX = "team/collage"
+NO_OBSTORE = "obstore is not installed: pip install 'collage[obstore]'"
 _buckets = itertools.count()
 
 
@@ -90,9 +91,35 @@ def proxy(s3_server, bucket):
     created.close()
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture
+def cloud(monkeypatch):
+    """Buckets of gs:// and az:// in the memory of this process."""
+    obstore = pytest.importorskip("obstore.store", reason=NO_OBSTORE)
+    from collage.store import cloud_client
+
+    buckets = {}
+
+    def open_bucket(settings):
+        return buckets.setdefault((settings.scheme, settings.bucket), obstore.MemoryStore())
+
+    monkeypatch.setattr(cloud_client, "_open", open_bucket)
+    return open_bucket
+
+
+@pytest.fixture(params=["directory", "s3", "cloud"])
 def address(request, tmp_path):
-    """The address of an empty store: every test of the protocol runs against both."""
+    """The address of an empty store: every test of the protocol runs against all."""
+    if request.param == "directory":
+        return str(tmp_path / "store")
+    if request.param == "cloud":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{PREFIX}?attempts=1"
+    return request.getfixturevalue("s3_address")
+
+
+@pytest.fixture(params=["directory", "s3"])
+def process_address(request, tmp_path):
+    """The address of an empty store that other processes open too."""
     if request.param == "directory":
         return str(tmp_path / "store")
     return request.getfixturevalue("s3_address")

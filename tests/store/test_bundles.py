@@ -136,9 +136,9 @@ def test_fetching_overwrites_no_other_folder(store, make_bundle, tmp_path):
 
 
 @pytest.mark.slow
-def test_sixteen_publishers_of_one_bundle(address, make_bundle, tmp_path):
+def test_sixteen_publishers_of_one_bundle(process_address, make_bundle, tmp_path):
     folder = make_bundle(weights_bin=bytes(range(256)) * 4096)
-    running = [start("once", address, folder, "ocr/production") for _ in range(PUBLISHERS)]
+    running = [start("once", process_address, folder, "ocr/production") for _ in range(PUBLISHERS)]
     try:
         for process in running:
             go(process)
@@ -149,7 +149,7 @@ def test_sixteen_publishers_of_one_bundle(address, make_bundle, tmp_path):
             process.kill()
             process.communicate()
     reported = [json.loads(out) for out, _ in answers]
-    store = open_store(address, writes=False)
+    store = open_store(process_address, writes=False)
     assert len(list(list_bundles(store))) == 1
     assert {answer["bundle"] for answer in reported} == set(list_bundles(store))
     assert sum(len(answer["moved"]) for answer in reported) == 1
@@ -169,12 +169,12 @@ def test_sixteen_movers_of_one_alias_each_move_it_once(store, make_bundle):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_a_killed_publisher_leaves_no_half_bundle(address, tmp_path):
+def test_a_killed_publisher_leaves_no_half_bundle(process_address, tmp_path):
     chance = random.Random(7)
     for round_ in range(6):
         folder = tmp_path / f"in-{round_}"
         folder.mkdir()
-        process = start("forever", address, folder, "a")
+        process = start("forever", process_address, folder, "a")
         try:
             go(process)
             time.sleep(0.1 + chance.random())
@@ -182,8 +182,8 @@ def test_a_killed_publisher_leaves_no_half_bundle(address, tmp_path):
             process.send_signal(signal.SIGKILL)
             process.communicate()
         (check := tmp_path / f"check-{round_}").mkdir()
-        check_whole(open_store(address, writes=False), check)
-    store = open_store(address)
+        check_whole(open_store(process_address, writes=False), check)
+    store = open_store(process_address)
     assert list(list_bundles(store)), "the publishers were killed before they did anything"
     collect_garbage(store, 0.0, dry_run=False)
     assert collect_garbage(store, 0.0).deleted == ()

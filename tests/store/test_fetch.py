@@ -12,6 +12,7 @@ from collage.cli import main
 from collage.errors import StoreError
 from collage.store import aliases as aliases_module
 from collage.store import atomic_folder as folder_module
+from collage.store import open_store
 from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
 from collage.store.blobs import blob_key, digest_of
 from collage.store.bundles import fetch_bundle, publish_bundle, unpublish_bundle
@@ -84,9 +85,10 @@ print(code, sorted(unwanted & set(sys.modules)))
 """
 
 
-def test_fetching_imports_no_compiler_and_no_pydantic(address, store, make_bundle, tmp_path):
-    publish_bundle(store, make_bundle(), ["a"])
-    command = [sys.executable, "-c", FETCH, "fetch", address, "--alias", "a", str(tmp_path / "out")]
+def test_fetching_imports_no_compiler_and_no_pydantic(process_address, make_bundle, tmp_path):
+    publish_bundle(open_store(process_address), make_bundle(), ["a"])
+    fetch = ["fetch", process_address, "--alias", "a", str(tmp_path / "out")]
+    command = [sys.executable, "-c", FETCH, *fetch]
     done = subprocess.run(
         [*command, "--cache-dir", str(tmp_path / "cache")], capture_output=True, text=True
     )

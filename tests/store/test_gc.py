@@ -115,11 +115,11 @@ def test_garbage_that_is_used_again_during_the_sweep_stays(store, make_bundle, m
     assert get_blob(store, digest) == b"garbage"
 
 
-def test_unfinished_writes_go(address, tmp_path, request):
+def test_unfinished_writes_go(process_address, tmp_path, request):
     from collage.store import open_store
 
-    store = open_store(address)
-    if address.startswith("s3://"):
+    store = open_store(process_address)
+    if process_address.startswith("s3://"):
         bucket, ours = request.getfixturevalue("bucket"), blob_key("0" * 64)
         bucket.client.create_multipart_upload(Bucket=bucket.name, Key=f"team/collage/{ours}")
         bucket.client.create_multipart_upload(Bucket=bucket.name, Key="another/team")

@@ -327,6 +327,6 @@ def node_backends(request: CompileRequest, facts: NodeInformation) -> list[Backe
 
 def _for_pods(address: str) -> str:
     """Return the address without a store probe: pods may lack the right, and the controller has probed."""
-    if not address.startswith("s3://") or "probe=" in address:
+    if not address.startswith(("s3://", "gs://", "az://")) or "probe=" in address:
         return address
     return f"{address}{'&' if '?' in address else '?'}probe=off"
