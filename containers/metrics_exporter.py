@@ -35,6 +35,7 @@ from collage.logs import configure_logs
 from collage.release_names import OPTIMIZE_DEPLOYMENT, RELEASE_PATTERN, released
 from collage.settings import CollageSettings
 from containers.connections import ConnectionLimits, http_config
+from containers.listening import EVERY_ADDRESS, open_socket
 from containers.prefect_client import prefect_client
 from containers.run_metrics import RunMetrics
 from containers.run_reader import ReadError, RunReader
@@ -84,7 +85,9 @@ class MetricsSettings(CollageSettings):
         ),
         description="YAML with the measuring environments, whose series begin at zero",
     )
-    host: str = Field(default="0.0.0.0", description="address to listen on")
+    host: str = Field(
+        default=EVERY_ADDRESS, description="address to listen on; `::` is every IPv4 and IPv6 one"
+    )
     port: int = Field(default=8081, ge=1, le=65535, description="port of /metrics")
     every_s: float = Field(default=30.0, gt=0, description="between two reads of Prefect's API")
 
@@ -165,14 +168,15 @@ def main() -> int:
     try:
         settings = MetricsSettings.load()
         metrics = RunMetrics(settings.environment_names())
+        listener = open_socket(settings.host, settings.port)
     except CollageError as error:
         logger.error(str(error))
         return error.exit_code
     client, deployment = prefect_client(settings), settings.optimize_deployment
     reader = RunReader(client, settings.prefect_api_url, deployment)
     app = make_app(metrics, RunWatcher(reader, metrics), settings.every_s)
-    address = (settings.host, settings.port)
-    uvicorn.Server(http_config(app, address, ConnectionLimits(), timeout_graceful_shutdown=5)).run()
+    config = http_config(app, ConnectionLimits(), timeout_graceful_shutdown=5)
+    uvicorn.Server(config).run([listener])
     return 0
 
 
