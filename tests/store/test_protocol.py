@@ -118,7 +118,7 @@ def test_a_reader_sees_the_old_or_the_new_and_nothing_between(store):
         for data in versions * 2:
             store.swap("aliases/a.json", data, store.read("aliases/a.json").version)
 
-    observed = set()
+    observed = {store.read("aliases/a.json").data}
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
         while not writing.done():
