@@ -124,6 +124,11 @@ class FlowSettings(CollageSettings):
         default=None, ge=0, description="of the environment `local`, in your currency"
     )
 
+    notify_block: str = Field(
+        default="",
+        pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$",
+        description="notification block of Prefect that is told of failed runs, as TYPE/NAME",
+    )
     sign_key: Path | None = Field(
         default=None, description="private Ed25519 key (PEM) that signs bundles and aliases"
     )

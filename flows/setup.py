@@ -5,6 +5,7 @@ work pool               created if absent, else unchanged
 queue of reconcile      before all others, one run at a time: long runs do not delay it
 queues of teams         behind it, in order of priority
 concurrency limits      one for each measuring environment
+notification            of failed runs, through the block that the settings name
 zombie automation       runs without a process become Crashed, so that reconcile starts them again
 deployments             the deployments of prefect.yaml, with the settings filled in
 
@@ -33,6 +34,7 @@ from collage.errors import CollageError, OptionError
 from collage.release_names import released
 from flows.environments import environment_names
 from flows.names import RECONCILE_QUEUE, limit_name, models_prefix
+from flows.notifications import ensure_notification
 from flows.ownership import check_owner, owner_tag, retire_predecessors
 from flows.settings import FlowSettings, flow_settings
 from flows.teams import read_teams, team_queues
@@ -73,6 +75,7 @@ def configure(client: SyncPrefectClient, settings: FlowSettings, *, adopt: bool)
         print(f"limit       {limit}: {settings.slots}")
     ensure_automation(client)
     deploy(settings)
+    ensure_notification(client, settings)
     if adopt:
         for path in retire_predecessors(client, settings):
             print(f"deleted     {path}: its waiting runs have moved")

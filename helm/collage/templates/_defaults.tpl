@@ -25,6 +25,7 @@
   "prefect.existingSecret": "",
   "prefect.workPool": "collage",
   "prefect.release": "",
+  "prefect.notifyBlock": "",
   "registry.uri": "",
   "registry.trackingUri": "",
   "registry.existingSecret": "",

@@ -127,6 +127,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- /* The settings that all programs of the controller image share. */ -}}
 {{- define "collage.environment" -}}
 - {name: COLLAGE_STORE, value: {{ include "collage.store" . | quote }}}
+- {name: COLLAGE_NOTIFY_BLOCK, value: {{ .Values.prefect.notifyBlock | quote }}}
 - {name: COLLAGE_REGISTRY, value: {{ .Values.registry.uri | quote }}}
 - {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
 - {name: COLLAGE_ACCEPTED, value: {{ .Values.registry.accepted | quote }}}
