@@ -132,6 +132,15 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 - {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
 - {name: COLLAGE_ACCEPTED, value: {{ .Values.registry.accepted | quote }}}
 - {name: COLLAGE_SLOTS, value: {{ .Values.measuring.slots | quote }}}
+- {name: COLLAGE_RUNS, value: {{ .Values.measuring.runs | quote }}}
+{{- if .Values.teams }}
+- {name: COLLAGE_TEAMS_FILE, value: /etc/collage/teams.yaml}
+{{- end }}
+{{- range $name, $seconds := .Values.limits }}
+{{- if not (kindIs "invalid" $seconds) }}
+- {name: COLLAGE_LIMITS__{{ $name | snakecase | upper }}, value: {{ $seconds | quote }}}
+{{- end }}
+{{- end }}
 - {name: COLLAGE_WORK_POOL, value: {{ .Values.prefect.workPool | quote }}}
 - {name: COLLAGE_RELEASE, value: {{ include "collage.prefectRelease" . | quote }}}
 - {name: COLLAGE_RECONCILE_CRON, value: {{ .Values.schedules.reconcile | quote }}}
