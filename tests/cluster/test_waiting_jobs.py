@@ -16,7 +16,7 @@ from collage.cluster.kubernetes.pod_reports import (
     PodProblem,
     can_pass,
 )
-from collage.errors import GivenUpError
+from collage.errors import ClusterError, GivenUpError
 
 POLICY = 'FailedCreate: pods "j-0" is forbidden: violates PodSecurity "restricted:latest"'
 CLASS = 'FailedCreate: pods "j-0" is forbidden: no PriorityClass with name gold was found'
@@ -260,7 +260,7 @@ def test_a_refused_job_names_the_right_only_if_it_lacks(monkeypatch, message, ad
 
     monkeypatch.setattr(client, "BatchV1Api", lambda api: Refusing())
     manifest = client.V1Job(metadata=client.V1ObjectMeta(name="j"))
-    with pytest.raises(GivenUpError) as raised:
+    with pytest.raises(ClusterError) as raised:
         Jobs("n", None).create(manifest)
     assert advice in str(raised.value)
     assert message in str(raised.value)
