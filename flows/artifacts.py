@@ -95,18 +95,32 @@ def results(model: str, version: str, outcomes: Sequence[Outcome]) -> object:
 
 
 @recorded
-def report_link(model: str, environment: str, store: str, report: str) -> object:
-    """Link the HTML report, an object in the store, which may be private."""
+def report_link(
+    model: str, environment: str, store: str, report: str, *, link_s: float = 0.0, base: str = ""
+) -> object:
+    """Link the HTML report, an object in the store, which may be private (see `report_url`)."""
     return create_link_artifact(
-        blob_url(store, report),
+        report_url(store, report, link_s=link_s, base=base),
         link_text="report.html",
         key=artifact_key("report", model, environment, release_name()),
         description=f"Why each choice won, for {environment}",
     )
 
 
-def blob_url(address: str, digest: str) -> str:
-    """Return the URL of a blob in the store at `address`, without the address's settings."""
-    url = open_store(address, writes=False).url
-    scheme = "" if "://" in url else "file://"
-    return f"{scheme}{url}/{blob_key(BlobDigest(digest))}"
+def report_url(address: str, digest: str, *, link_s: float = 0.0, base: str = "") -> str:
+    """Return the URL of a report in the store at `address`, without the address's settings.
+
+    Args:
+        address: the store's address.
+        digest: digest of the report.
+        link_s: life of a signed link, in seconds, with which a browser opens it; 0 for no signature.
+        base: address of a gateway to the store, which comes first; "" without.
+    """
+    key = blob_key(BlobDigest(digest))
+    if base:
+        return f"{base.rstrip('/')}/{key}"
+    store = open_store(address, writes=False)
+    if link_s:
+        return store.link(key, link_s, "text/html")
+    scheme = "" if "://" in store.url else "file://"
+    return f"{scheme}{store.url}/{key}"

@@ -178,7 +178,10 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
         outcome = retried(publish, settings)(
             submitted.model, submitted.version, request, facts, result=result
         )
-        artifacts.report_link(submitted.model, request.environment, settings.store, result.report)
+        artifacts.report_link(
+            submitted.model, request.environment, settings.store, result.report,
+            link_s=settings.report_link_s, base=settings.report_base,
+        )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - any exception: the other environments continue
         node = node_digest(chain.facts) if chain.facts else ""
         outcome = failed(request.environment, error, node, submitted.options_place)

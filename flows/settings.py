@@ -103,6 +103,17 @@ class FlowSettings(CollageSettings):
     attempts: int = Field(
         default=5, ge=1, description="runs that reconcile starts for a version that keeps failing"
     )
+    report_link_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=7 * 86400,
+        description="how long the link to a report opens without credentials; 0: the object's address",
+    )
+    report_base: str = Field(
+        default="",
+        pattern=r"^(https?://[^@\s]+)?$",
+        description="address of a gateway to the store; with the report's key behind it, it is the link",
+    )
     work_pool: str = Field(default="collage", description="where deployments run")
     work_pool_type: Literal["process", "kubernetes"] = "process"
     image: str = Field(default="", description="of the flow's pods, in a pool of type kubernetes")

@@ -49,6 +49,7 @@ class S3Client:
             session = boto3.Session(
                 profile_name=settings.profile or None, region_name=settings.region or None
             )
+            self._session, self._config = session, config
             self.boto = session.client("s3", endpoint_url=settings.endpoint or None, config=config)
             self._deadline = threading.local()
             self.boto.meta.events.register("before-send.s3", self._check_deadline)
@@ -100,7 +101,12 @@ class S3Client:
         """Return a signed address for reading an object; nothing is sent. Raises StoreError."""
         place = {"Bucket": self.settings.bucket, "Key": self.full_key(key)}
         try:
-            signed: str = self.boto.generate_presigned_url(
+            # boto3 signs addresses by the old version 2, which newer regions and KMS refuse
+            signer = self._session.client(
+                "s3", endpoint_url=self.settings.endpoint or None,
+                config=self._config.merge(Config(signature_version="s3v4")),
+            )  # fmt: skip
+            signed: str = signer.generate_presigned_url(
                 "get_object", Params=place | parameters, ExpiresIn=int(expires_s)
             )
             return signed

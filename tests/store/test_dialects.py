@@ -1,5 +1,7 @@
 """Stores in services that differ from AWS: what works, what is refused, and what the error advises."""
 
+from urllib.request import urlopen
+
 import pytest
 
 from collage.errors import RetainedError, StoreError
@@ -223,3 +225,11 @@ def test_a_listing_that_makes_no_progress_ends(serve, monkeypatch):
     )
     with pytest.raises(StoreError, match="without saying where it goes on"):
         list(store.entries("probe/"))
+
+
+def test_a_link_is_signed_and_opens_without_credentials(serve):
+    server = serve(Dialect("aws"))
+    store = open_store(server.address(), writes=False)
+    store.create("probe/a", b"<html>")
+    with urlopen(store.link("probe/a", 60, "text/html"), timeout=30) as answer:
+        assert answer.read() == b"<html>"
