@@ -1,6 +1,8 @@
 {{- /* Sets what the values lack, or have as null, to its default: Helm deletes a default whose value is null, and
-templates would fail. A null inside of a value (an annotation, a resource) stays a deletion. Every template begins with it. */ -}}
+templates would fail. A null inside of a value (an annotation, a resource) stays a deletion. Every template begins with it: they
+share the values, which are restored once, and come in no certain order. */ -}}
 {{- define "collage.restore" -}}
+{{- if not (hasKey .Values "restored") -}}
 {{- range $path, $default := include "collage.defaults" . | fromJson -}}
 {{- $keys := splitList "." $path -}}
 {{- $parent := $.Values -}}
@@ -17,6 +19,8 @@ templates would fail. A null inside of a value (an annotation, a resource) stays
 {{- $_ := set $parent (last $keys) $default -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $_ := set .Values "restored" true -}}
 {{- end -}}
 {{- end -}}
 
