@@ -22,8 +22,8 @@ from collage.runtime.child_environment import PASSED, child_environment
 PREFIX = "COLLAGE_"
 _ANYWHERE = VARIABLES | {PASSED}
 """Variables of all programs, read outside of settings classes."""
-_RECEIVER = f"{PREFIX}RECEIVER__"
-"""Prefix of the receiver's variables: a shared environment has them too."""
+_PROGRAMS = (f"{PREFIX}RECEIVER__", f"{PREFIX}METRICS__")
+"""Prefixes of the receiver's and the exporter's variables: a shared environment has them too."""
 NESTED = "__"
 _SERVICE_LINK = re.compile(
     r"COLLAGE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -84,9 +84,10 @@ def unknown_variables(
 
 
 def _is_read_elsewhere(name: str, own: Iterable[str]) -> bool:
-    """Tell whether another part of Collage reads the variable: toolchains, or the receiver."""
-    if name.startswith(_RECEIVER):
-        return not any(setting.startswith(_RECEIVER) for setting in own)
+    """Tell whether another part of Collage reads the variable: toolchains, the receiver or the exporter."""
+    for program in _PROGRAMS:
+        if name.startswith(program):
+            return not any(setting.startswith(program) for setting in own)
     toolchains = child_environment({name: ""}) if not name.startswith("COLLAGE_IMPORT_") else {}
     return name in _ANYWHERE or name in toolchains
 

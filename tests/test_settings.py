@@ -59,6 +59,7 @@ def test_what_is_wrong_is_named(environment, values, message):
         "WORKER_ENV",
         "IMPORT_MEMORY",
         "RECEIVER__SECRET",
+        "METRICS__PORT",
         "ONEDNN_VERBOSE",
     ],
 )

@@ -16,7 +16,6 @@ from tests.documents import ROOT
 TESTS: Mapping[str, tuple[str, ...]] = {
     "prefect": (
         "tests/flows/test_releases.py", "tests/flows/test_reconcile.py", "tests/flows/test_cancellation.py",
-        "tests/flows/test_command_lines.py",
     ),
     "kubernetes": (
         "tests/cluster/test_manifests.py", "tests/cluster/test_jobs.py", "tests/containers/test_check.py",
