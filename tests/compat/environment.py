@@ -43,7 +43,7 @@ def run_tests(python: Path, tests: tuple[str, ...], log: Path) -> tuple[bool, st
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     with log.open("w") as out:
         done = subprocess.run(
-            [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full", *tests],
+            [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-m", "not full", *tests],
             cwd=ROOT, env={**os.environ, "PATH": path}, stdout=out, stderr=out, check=False,
         )  # fmt: skip
     lines = [line for line in log.read_text().splitlines() if line.strip()]

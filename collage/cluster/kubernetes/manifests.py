@@ -156,7 +156,7 @@ def _labels(task: JobTask) -> dict[str, str]:
         "app.kubernetes.io/name": "collage",
         "app.kubernetes.io/part-of": "collage",
         "app.kubernetes.io/managed-by": "collage",
-        COMPONENT_LABEL: task.kind,
+        COMPONENT_LABEL: task.kind.value,  # older clients keep an enum as it is
         **own,
     }
 
