@@ -128,7 +128,8 @@ ELSEWHERE: Mapping[str, str] = {
         MAKE,
     ),
     **dict.fromkeys(
-        ("pip install collage[runtime]", "pip install 'collage[serve,s3]'", "pip install 'collage[s3]'", "pip install 'collage[obstore]'",
+        ("pip install collage[runtime]", "pip install 'collage[serve,s3]'", "pip install 'collage[s3]'",
+         "pip install 'collage[obstore]'",
          "pip install 'collage[sign]'", "pip install scipy-openblas32"),
         PIP,
     ),
