@@ -8,11 +8,11 @@ import subprocess
 import sys
 import uuid
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.errors import GivenUpError
 from tests.documents import ROOT
 from tests.flows.fake_compile_service import FakeCompileService
@@ -36,7 +36,7 @@ PANELS = json.loads((ROOT / "helm/collage/dashboards/collage.json").read_text())
 def service(settings, server, limit, tmp_path, monkeypatch):
     """One environment, `cpu`, of a fake cluster."""
     created = FakeCompileService(settings.store, tmp_path / "bundles")
-    environments = {"cpu": SimpleNamespace(threads=1, device="cpu")}
+    environments = {"cpu": MeasuringEnvironment(threads=1)}
     monkeypatch.setattr("flows.environments._environments", lambda settings: environments)
     monkeypatch.setattr("flows.environments._cluster_service", lambda settings: created)
     limit("cpu")
