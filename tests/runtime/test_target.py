@@ -12,8 +12,11 @@ from collage.runtime.target import Target
 from tests.documents import ROOT
 
 NAMES = {target.value for target in Target}
-OTHER_KINDS = {"collage/backends/nvidia/tvm_cuda/schedule.py"}
-"""A kind of TVM's modules is no target."""
+OTHER_KINDS = {
+    "collage/backends/nvidia/tvm_cuda/schedule.py",
+    "collage/runtime/inference_session.py",
+}
+"""A kind of TVM's modules is no target, nor is a device of ONNX Runtime's interface."""
 
 
 def comparisons(source):
