@@ -26,7 +26,13 @@ from collage.errors import InputError
 from collage.logs import log_context
 from collage.runtime.fallback import Fallback
 from collage.runtime.manifest import Signature
-from containers.serving.bodies import Refused, encoding_of, read_body, too_large
+from containers.serving.bodies import (
+    Refused,
+    discard_rest,
+    encoding_of,
+    read_body,
+    too_large,
+)
 from containers.serving.encodings import accepts_gzip
 from containers.serving.engine import Engine, Executable, TooSlow
 from containers.serving.memory import (
@@ -226,6 +232,8 @@ class Server:
         except InputError as error:
             return JSONResponse({"error": str(error)}, 400)
         except Refused as error:
+            if error.status != 408:  # that one has had its time
+                await discard_rest(request)
             return JSONResponse({"error": str(error)}, error.status, error.headers)
         except ClientDisconnect:
             return JSONResponse({"error": "the client went away"}, 499)

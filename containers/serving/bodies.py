@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from containers.serving.encodings import (
     ENCODINGS,
@@ -14,6 +14,9 @@ from containers.serving.encodings import (
     UnknownEncoding,
     body_encoding,
 )
+
+DISCARDED_BYTES = 64 << 20
+DISCARDED_S = 1.0
 
 
 class Refused(Exception):
@@ -74,3 +77,22 @@ async def read_body(
         raise too_large(limit_bytes) from None
     except TimeoutError:
         raise Refused(408, f"the body took more than {limit_s:g} s") from None
+
+
+async def discard_rest(request: Request) -> None:
+    """Read what still comes of a refused body, within `DISCARDED_BYTES` and `DISCARDED_S`.
+
+    The kernel resets a connection that is closed with unread bytes, and the client loses the answer. A client
+    that waits for `100 Continue` sends nothing, and is not asked to.
+    """
+    if "expect" in request.headers:
+        return
+    remaining = DISCARDED_BYTES
+    try:
+        async with asyncio.timeout(DISCARDED_S):
+            async for chunk in request.stream():
+                remaining -= len(chunk)
+                if remaining < 0:
+                    return
+    except (TimeoutError, ClientDisconnect, RuntimeError):  # the last: the body has come whole
+        return

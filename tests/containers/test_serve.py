@@ -132,6 +132,14 @@ def test_a_body_that_is_too_big_or_never_comes(server):
         assert b" 408 " in slow.recv(1000)
 
 
+def test_the_answer_to_a_body_that_is_too_big_reaches_its_client(server):
+    """It is sent while the client still writes: closing with unread bytes would reset the connection."""
+    for size in (3 << 20, 12 << 20):
+        for content in (b" " * size, (b" " * 65536 for _ in range(size >> 16))):
+            answer = server.client.post(INFER, content=content)
+            assert (answer.status_code, "has more than" in answer.text) == (413, True)
+
+
 def test_concurrent_clients_each_get_their_own_answer(server):
     def ask(seed):
         x = sample(1 + seed % 2, seed)

@@ -61,7 +61,7 @@ def test_a_server_that_is_not_there_is_said_within_seconds():
 
 
 @pytest.mark.parametrize(
-    "address", ["mlflow+http://", "mlflow+http://user:word@host", "mlflow://host", "gs://bucket"]
+    "address", ["mlflow+http://", "mlflow+http://user:word@host", "mlflow://host", "ftp://bucket"]
 )
 def test_addresses_that_make_no_sense(address, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
