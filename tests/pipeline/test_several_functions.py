@@ -100,7 +100,9 @@ def test_bench_times_every_function(folder, capsys):
         assert set(beside[name]) == {"collage", "onnxruntime", "openvino"}
         assert all(latency["seconds"] > 0 for latency in beside[name].values())
     assert main(["bench", str(bundle), "--seconds", "0.05"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(NAMES)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["function", *NAMES]
+    assert all(float(row[1]) <= float(row[3]) <= float(row[5]) for row in rows[1:])
 
 
 def test_a_server_answers_every_shape(folder):
