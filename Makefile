@@ -84,6 +84,7 @@ lint: setup $(SERVICES)
 
 types: setup $(SERVICES)
 	$(BIN)/mypy
+	$(BIN)/mypy examples/ocr_demo.py
 
 # The documents as a site in build/site; broken links and anchors fail.
 docs: $(STAMP)

@@ -20,6 +20,7 @@ from rapidocr_onnxruntime import RapidOCR
 from rapidocr_onnxruntime.ch_ppocr_det.utils import DetPreProcess
 
 import collage
+from collage.entries import find_entries
 from collage.pipeline import compile_model
 from collage.report.terminal import TerminalProgress, print_summary
 
@@ -63,7 +64,8 @@ def main() -> int:
         measure_budget_s=arguments.budget,
     )
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    print_summary(compile_model(DETECTOR, options, arguments.output, TerminalProgress()))
+    entries = find_entries(DETECTOR)
+    print_summary(compile_model(entries, options, arguments.output, TerminalProgress()))
 
     picture = draw()
     reader = RapidOCR(intra_op_num_threads=arguments.threads, use_cls=False)
