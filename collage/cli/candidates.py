@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from collage.cli.arguments import Commands, add_command, add_models
-from collage.cli.option_arguments import add_option, written_options
+from collage.cli.arguments import Commands, add_command
+from collage.cli.option_arguments import add_inspected_models, add_option, written_options
 from collage.entries import find_entries
 from collage.options import Options
 
@@ -23,13 +23,7 @@ def add_candidates_command(
     """Add the command to the parser."""
     summary = "list the candidate regions of a model of each backend, with the reasons for refusals"
     parser = add_command(commands, "candidates", _candidates, summary)
-    add_models(parser)
-    add_option(parser, "device")
-    add_option(parser, "backends", "backend names (default: all backends of the device)")
-    add_option(parser, "dims")
-    add_option(parser, "shapes", "bind the shape of an input")
-    add_option(parser, "samples", "real inputs, whose shapes are bound where no --shape is given")
-    add_option(parser, "inputs")
+    add_inspected_models(parser)
     add_option(parser, "precision", "auto: include reduced-precision variants (default fp32)")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
 

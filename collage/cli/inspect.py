@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from collage.cli.arguments import Commands, add_command, add_models
-from collage.cli.option_arguments import add_option, written_options
+from collage.cli.arguments import Commands, add_command
+from collage.cli.option_arguments import add_inspected_models, written_options
 from collage.entries import find_entries
 from collage.options import Options
 
@@ -21,13 +21,7 @@ def add_inspect_command(commands: Commands) -> None:
     """Add the command to the parser."""
     summary = "show what a model has and what a compile needs, without compiling"
     parser = add_command(commands, "inspect", _inspect, summary)
-    add_models(parser)
-    add_option(parser, "device")
-    add_option(parser, "backends", "backend names (default: all backends of the device)")
-    add_option(parser, "dims")
-    add_option(parser, "shapes", "bind the shape of an input")
-    add_option(parser, "samples", "real inputs, whose shapes are bound where no --shape is given")
-    add_option(parser, "inputs")
+    add_inspected_models(parser)
     parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
+from collage.cli.arguments import add_models
 from collage.option_declaration import declaration_of
 from collage.options import Options
 
@@ -14,6 +15,17 @@ _FIELDS: Mapping[str, Field[Any]] = {
 
 OPTION_NAMES: Collection[str] = _FIELDS.keys()
 """Fields of `Options` that have a flag, in the order of the fields."""
+
+
+def add_inspected_models(parser: argparse.ArgumentParser) -> None:
+    """Add the models of a command that compiles nothing, and the options that bind their inputs."""
+    add_models(parser)
+    add_option(parser, "device")
+    add_option(parser, "backends", "backend names (default: all backends of the device)")
+    add_option(parser, "dims")
+    add_option(parser, "shapes", "bind the shape of an input")
+    add_option(parser, "samples", "real inputs, whose shapes are bound where no --shape is given")
+    add_option(parser, "inputs")
 
 
 def add_option(parser: argparse.ArgumentParser, name: str, help: str = "") -> None:

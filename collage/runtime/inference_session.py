@@ -66,11 +66,11 @@ class InferenceSession:
         Args:
             path_or_bytes: folder of the bundle, or a loaded bundle; the name is ONNX Runtime's.
             sess_options: accepted; a number of threads unlike the bundle's is told in the log.
-            providers: accepted without an effect, like `provider_options` and further names.
-            provider_options: see `providers`.
+            providers: accepted without an effect.
+            provider_options: accepted without an effect.
             verify_keys: public keys, as of `collage.load`.
             entry: entry of the bundle; None: the only one.
-            further: see `providers`.
+            further: accepted without an effect.
 
         Raises:
             BundleError: as of `collage.load`.

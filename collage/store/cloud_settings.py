@@ -5,9 +5,10 @@ az://container/prefix?account=name&...
 """
 
 from dataclasses import dataclass, fields
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from collage.errors import OptionError
+from collage.store.address_settings import parse_settings
 
 SCHEMES = ("gs", "az")
 
@@ -57,7 +58,6 @@ class CloudSettings:
             raise OptionError(f"the store's endpoint holds credentials; {_CREDENTIALS}")
 
 
-_NUMBERS = {"attempts": int, "part_bytes": int, "timeout_s": float, "deadline_s": float}
 _PLACE = ("scheme", "bucket", "prefix")
 _CREDENTIALS = (
     "give them in the environment instead (GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY), or "
@@ -82,16 +82,6 @@ def parse_cloud(address: str) -> CloudSettings:
             f"the store's address names no bucket: write {parts.scheme}://bucket/prefix"
         )
     names = {field.name for field in fields(CloudSettings)} - {*_PLACE}
-    values: dict[str, str | int | float] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in names:
-            options = ", ".join(sorted(names))
-            raise OptionError(
-                f"the store's address has an unknown setting {name!r}; known: {options}"
-            )
-        try:
-            values[name] = _NUMBERS.get(name, str)(value)
-        except ValueError:
-            raise OptionError(f"the store's address: {name} is a number") from None
+    values = parse_settings(parts.query, names)
     place = (parts.scheme, parts.netloc, parts.path.strip("/"))
     return CloudSettings(*place, **values)  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
 """Settings of a store in S3, and their form in an address: `s3://bucket/prefix?setting=value&...`."""
 
 from dataclasses import dataclass, fields
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from collage.errors import OptionError
+from collage.store.address_settings import parse_settings
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ _ALLOWED = {
     "retries": ("adaptive", "standard"),
     "probe": ("on", "off"),
 }
-_NUMBERS = {"attempts": int, "part_bytes": int, "timeout_s": float, "deadline_s": float}
 _CREDENTIALS = (
     "give them to boto3 instead (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role)"
 )
@@ -83,17 +83,7 @@ def parse_s3(address: str) -> S3Settings:
     if not parts.netloc:
         raise OptionError("the store's address names no bucket: write s3://bucket/prefix")
     names = {field.name for field in fields(S3Settings)} - {"bucket", "prefix"}
-    values: dict[str, str | int | float] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in names:
-            options = ", ".join(sorted(names))
-            raise OptionError(
-                f"the store's address has an unknown setting {name!r}; known: {options}"
-            )
-        try:
-            values[name] = _NUMBERS.get(name, str)(value)
-        except ValueError:
-            raise OptionError(f"the store's address: {name} is a number") from None
+    values = parse_settings(parts.query, names)
     return S3Settings(parts.netloc, parts.path.strip("/"), **values)  # type: ignore[arg-type]
 
 
